@@ -49,13 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "certificate (default: one certificate per role)",
     )
     add("--name", metavar="NAME", help="file and subject name, needs --role (default: the role)")
-    node_id = "bind the certificate to one node id (default: any)"
-    add("--node-id", default="", metavar="ID", help=node_id)
-    host = "name or address of the node; repeat the flag for more (default: loopback)"
-    add("--host", action="append", metavar="HOST", help=host)
+    about = "bind the certificate to one node id (default: any)"
+    add("--node-id", default="", metavar="ID", help=about)
+    about = "name or address of the node; repeat the flag for more (default: loopback)"
+    add("--host", action="append", metavar="HOST", help=about)
     add("--days", default="825", metavar="N", help="validity in days (default: 825)")
-    ca_days = "validity of a new authority in days (default: 3650)"
-    add("--ca-days", default="3650", metavar="N", help=ca_days)
+    about = "validity of a new authority in days (default: 3650)"
+    add("--ca-days", default="3650", metavar="N", help=about)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -38,26 +38,14 @@ _SEED_MOST = 10**18
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--dir",
-        metavar="DIR",
-        default=DEFAULT_DIRECTORY,
-        help="directory of the cluster (default: %(default)s)",
-    )
+    about = "directory of the cluster (default: %(default)s)"
+    add("--dir", metavar="DIR", default=DEFAULT_DIRECTORY, help=about)
     add("--seed", metavar="N", help="seed of the faults (default: random)")
-    add(
-        "--duration",
-        metavar="D",
-        default="20s",
-        help="duration of the load and of the faults (default: %(default)s)",
-    )
+    about = "duration of the load and of the faults (default: %(default)s)"
+    add("--duration", metavar="D", default="20s", help=about)
     add("--file", metavar="FILE", help="test file (default: a built-in one)")
-    add(
-        "--target",
-        metavar="URL",
-        default="",
-        help="the 'hyperscale target' that FILE sends to, to compare counts (default: none)",
-    )
+    about = "the 'hyperscale target' that FILE sends to, to compare counts (default: none)"
+    add("--target", metavar="URL", default="", help=about)
 
 
 def run(args: argparse.Namespace) -> int:

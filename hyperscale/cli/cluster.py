@@ -70,16 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--cores", metavar="N", help="cores of each worker (default: 1, or as before)")
     add("--datacenters", metavar="N", default="1", help="datacenters; only 1 so far")
     add("--gates", metavar="N", default="0", help="gates; none so far")
-    add(
-        "--base-port",
-        metavar="P",
-        help="first of the ports, two per node (default: any free ports, or as before)",
-    )
-    add(
-        "--config",
-        metavar="FILE",
-        help=f"TOML file with settings for all nodes, sections {', '.join(_ALLOWED_SECTIONS)}",
-    )
+    about = "first of the ports, two per node (default: any free ports, or as before)"
+    add("--base-port", metavar="P", help=about)
+    about = f"TOML file with settings for all nodes, sections {', '.join(_ALLOWED_SECTIONS)}"
+    add("--config", metavar="FILE", help=about)
     start = actions.add_parser(
         "start",
         help="restart a node that was killed",
@@ -88,12 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     start.add_argument("node", metavar="NODE", help="node id, such as worker-2")
     for action in (up, start):
-        action.add_argument(
-            "--dir",
-            metavar="DIR",
-            default=DEFAULT_DIRECTORY,
-            help="directory of the cluster (default: %(default)s)",
-        )
+        about = "directory of the cluster (default: %(default)s)"
+        action.add_argument("--dir", metavar="DIR", default=DEFAULT_DIRECTORY, help=about)
     parser.set_defaults(parser=parser)
 
 

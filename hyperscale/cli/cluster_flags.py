@@ -108,13 +108,8 @@ def add_job_argument(parser: argparse.ArgumentParser) -> None:
 def add_client_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("cluster").add_argument
     add("--dir", metavar="DIR", help="directory of a local cluster")
-    add(
-        "--manager",
-        metavar="HOST:PORT",
-        action="append",
-        default=[],
-        help=f"manager of the cluster (default port: {DEFAULT_PORT}); repeat the flag for more",
-    )
+    about = f"manager of the cluster (default port: {DEFAULT_PORT}); repeat the flag for more"
+    add("--manager", metavar="HOST:PORT", action="append", default=[], help=about)
     add("--gate", metavar="HOST:PORT", action="append", default=[], help="not available yet")
     # `--key` is the submission key here.
     add_connection_flags(parser, key_flags=("--certificate-key",))

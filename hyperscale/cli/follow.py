@@ -15,7 +15,7 @@ from hyperscale.cli.printing import print_warning
 from hyperscale.cli.signals import uninterrupted, unless_interrupted
 from hyperscale.client.client import HyperscaleClient
 from hyperscale.client.job_display import display_of, with_results
-from hyperscale.client.messages import OutputLine, WatchJobUpdate
+from hyperscale.client.messages import OutputLine
 from hyperscale.reporting.exit_codes import ExitCode
 from hyperscale.reporting.reporter import Sink
 from hyperscale.reporting.results import RunResult
@@ -31,13 +31,11 @@ async def follow_to_end(
     job: str,
     args: argparse.Namespace,
     destination: Destination,
-    *,
-    is_known: bool = False,
     reporters: Sequence[Sink] = (),
-    log_dir: Path | None = None,
 ) -> int:
-    """Show the job until it ends, publish its results and return the exit code."""
+    """Show a job that exists until it ends, publish its results and return the exit code."""
     cluster = cluster_words(args)
+    log_dir = Path(args.log_dir) if vars(args).get("log_dir") else None
     result: RunResult | None = None
     with (
         uninterrupted(),
@@ -46,13 +44,12 @@ async def follow_to_end(
         with OutputLog(
             destination.output_file, lambda text: ui.log(text, source="hyperscale")
         ) as output:
-            logs = _TestOutput(output, log_dir, ui)
-            following = _show(client, job, ui, logs, is_known=is_known)
+            following = _show(client, job, ui, _TestOutput(output, log_dir, ui))
             last = await unless_interrupted(following, name="follow")
         if last is not None:
             result = await unless_interrupted(client.get_results(job), name="results")
         if last is not None and result is not None:
-            ui.update(with_results(last[1], result))
+            ui.update(with_results(last, result))
             problems = await destination.publish(result, ui, reporters)
     if last is None:
         print_warning(
@@ -72,11 +69,8 @@ async def follow_to_end(
     return result.exit_code
 
 
-async def _show(
-    client: HyperscaleClient, job: str, ui: Ui, logs: "_TestOutput", *, is_known: bool
-) -> tuple[WatchJobUpdate, RunView]:
-    """Show every update of the job; return the last update and the last view."""
-    last: WatchJobUpdate | None = None
+async def _show(client: HyperscaleClient, job: str, ui: Ui, logs: "_TestOutput") -> RunView:
+    """Show every update of the job; return the last view."""
     view: RunView | None = None
     timed: RunView | None = None  # the view, its clock running also while the job is queued
     began_s = time.monotonic()
@@ -88,8 +82,7 @@ async def _show(
             ui.update(stale(timed, text))
 
     client.on_trouble = on_trouble
-    async for news in client.follow_job(job, is_known=is_known):
-        last = news
+    async for news in client.follow_job(job, is_known=True):
         view = display_of(news, view)
         waited_s = 0.0 if news.job.started_ms else time.monotonic() - began_s
         timed = replace(view, elapsed_s=max(waited_s, view.elapsed_s))
@@ -97,9 +90,8 @@ async def _show(
             ui.update(timed)
         for line in news.output:
             logs.write(line)
-    assert last is not None  # the last update says that the job has ended
-    assert timed is not None
-    return last, timed
+    assert timed is not None  # there is at least one update: that the job has ended
+    return timed
 
 
 def stale(view: RunView, trouble: str) -> RunView:

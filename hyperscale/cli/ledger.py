@@ -64,15 +64,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.set_defaults(function=function)
     add = actions.choices["history"].add_argument
     add("job", metavar="JOB", nargs="?", default="", help="job id (default: all jobs)")
-    since = "only events since then: a duration (2h) or an ISO time (2026-01-31T12:00:00Z)"
-    add("--since", metavar="T", default="", help=since)
-    limit = "at most N events (default: %(default)s)"
-    add("--limit", metavar="N", type=int, default=1_000, help=limit)
+    about = "only events since then: a duration (2h) or an ISO time (2026-01-31T12:00:00Z)"
+    add("--since", metavar="T", default="", help=about)
+    about = "at most N events (default: %(default)s)"
+    add("--limit", metavar="N", type=int, default=1_000, help=about)
     add = actions.choices["members"].add_argument
     add("change", metavar="add|remove|promote", choices=("add", "remove", "promote"))
     add("node", metavar="NODE", help="node id of a manager")
-    group = "promote: the group to lead (default: %(default)s, the management group)"
-    add("--group", metavar="G", type=int, default=0, help=group)
+    about = "promote: the group to lead (default: %(default)s, the management group)"
+    add("--group", metavar="G", type=int, default=0, help=about)
     for action in actions.choices.values():
         add_query_flags(action)
     parser.set_defaults(function=None, parser=parser)

@@ -35,11 +35,8 @@ def add_output_flags(
         "(default: %(default)s)",
     )
     add("--quiet", "-q", action="store_true", help="print errors only")
-    add(
-        "--out",
-        metavar="DIR",
-        help=f"directory for the results (default: {out or 'hyperscale-results/<file>-<time>'})",
-    )
+    about = f"directory for the results (default: {out or 'hyperscale-results/<file>-<time>'})"
+    add("--out", metavar="DIR", help=about)
     add("--json", metavar="FILE", help="also write the results as JSON to FILE; - for stdout")
     return group
 

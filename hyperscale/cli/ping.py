@@ -38,14 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("protocol", metavar="PROTOCOL", type=_protocol, help="protocol: http")
     add("url", metavar="URL", help="URL with http:// or https://")
     add("--method", "-X", metavar="M", default="GET", help="request method (default: GET)")
-    add(
-        "--header",
-        "-H",
-        metavar="'NAME: VALUE'",
-        action="append",
-        default=[],
-        help="request header; repeat the flag for more",
-    )
+    about = "request header; repeat the flag for more"
+    add("--header", "-H", metavar="'NAME: VALUE'", action="append", default=[], help=about)
     add("--data", "-d", metavar="TEXT", help="request body")
     add("--timeout", metavar="D", default="30s", help="longest time to wait (default: 30s)")
     add("--redirects", metavar="N", default="10", help="follow at most N redirects (default: 10)")

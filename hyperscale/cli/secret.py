@@ -24,11 +24,8 @@ To rotate the secret without downtime, restart all nodes three times:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--out",
-        metavar="FILE",
-        help="write to FILE with mode 0600; an existing file is never overwritten",
-    )
+    about = "write to FILE with mode 0600; an existing file is never overwritten"
+    parser.add_argument("--out", metavar="FILE", help=about)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -53,12 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("submission").add_argument
     add("--watch", action="store_true", help="show the job live until it ends")
     add("--detach", action="store_true", help="print the job id and return")
-    add(
-        "--submit-timeout",
-        metavar="D",
-        default="60s",
-        help="how long to retry while the queue of the cluster is full (default: %(default)s)",
-    )
+    about = "how long to retry while the queue of the cluster is full (default: %(default)s)"
+    add("--submit-timeout", metavar="D", default="60s", help=about)
     add(
         "--key",
         metavar="K",
@@ -66,17 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: a new job each time)",
     )
     load = add_load_flags(parser, what="job")
-    load.add_argument(
-        "--dispatch-timeout",
-        metavar="D",
-        help="how long a workflow may wait for cores (default: 5m)",
-    )
-    load.add_argument(
-        "--on-isolation",
-        choices=("stop", "continue"),
-        default="stop",
-        help="what workers do when they lose all managers (default: %(default)s)",
-    )
+    about = "how long a workflow may wait for cores (default: 5m)"
+    load.add_argument("--dispatch-timeout", metavar="D", help=about)
+    about = "what workers do when they lose all managers (default: %(default)s)"
+    load.add_argument("--on-isolation", choices=("stop", "continue"), default="stop", help=about)
     add_log_flags(add_output_flags(parser))
     parser.add_argument("--workers", help=argparse.SUPPRESS)  # refused with an explanation
     add_client_flags(parser)
@@ -138,15 +127,7 @@ async def _submit(args: argparse.Namespace, package: Package) -> int:
             return 0
         if not args.quiet:  # without a reader the files and the exit code may still be wanted
             write_through(destination.stream, f"job {job}\n")
-        return await follow_to_end(
-            client,
-            job,
-            args,
-            destination,
-            is_known=True,
-            reporters=package.reporters,
-            log_dir=Path(args.log_dir) if args.log_dir else None,
-        )
+        return await follow_to_end(client, job, args, destination, package.reporters)
 
 
 def _print_job_id(args: argparse.Namespace, job: str) -> None:

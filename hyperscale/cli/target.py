@@ -50,25 +50,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="address to listen on; 0.0.0.0 makes the server reachable from other machines "
         "(default: %(default)s)",
     )
-    port_help = "port to listen on, 0 for any free port (default: %(default)s)"
-    add("--port", type=_whole_from(0, 65535), default=8080, help=port_help)
-    threads_help = "server threads (default: %(default)s)"
-    add("--threads", type=_whole_from(1, 256), default=1, metavar="N", help=threads_help)
+    about = "port to listen on, 0 for any free port (default: %(default)s)"
+    add("--port", type=_whole_from(0, 65535), default=8080, help=about)
+    about = "server threads (default: %(default)s)"
+    add("--threads", type=_whole_from(1, 256), default=1, metavar="N", help=about)
     add("--tls-cert", type=Path, metavar="FILE", help="serve HTTPS with this certificate (PEM)")
     add("--tls-key", type=Path, metavar="FILE", help="private key of the certificate (PEM)")
-    add(
-        "--tls-self-signed",
-        nargs="?",
-        const="",
-        metavar="FILE",
-        help="serve HTTPS with a new self-signed certificate, written to FILE if given",
-    )
-    add(
-        "--tls-client-ca",
-        type=Path,
-        metavar="FILE",
-        help="require client certificates signed by these authorities (PEM)",
-    )
+    about = "serve HTTPS with a new self-signed certificate, written to FILE if given"
+    add("--tls-self-signed", nargs="?", const="", metavar="FILE", help=about)
+    about = "require client certificates signed by these authorities (PEM)"
+    add("--tls-client-ca", type=Path, metavar="FILE", help=about)
     add("--quiet", action="store_true", help="print only the address")
 
 

@@ -43,4 +43,4 @@ async def _watch(args: argparse.Namespace) -> int:
     with Destination(args, Path(args.out) if args.out else None) as destination:
         async with open_client(args) as client:
             await client.get_job(args.job)  # an unknown job is an error before the view opens
-            return await follow_to_end(client, args.job, args, destination, is_known=True)
+            return await follow_to_end(client, args.job, args, destination)
