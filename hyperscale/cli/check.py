@@ -10,7 +10,7 @@ from hyperscale.cli.load_flags import add_file_argument, add_only_flag
 from hyperscale.graph import Overrides
 from hyperscale.plan import Plan
 from hyperscale.reporting.exit_codes import ExitCode
-from hyperscale.reporting.results import RunResult, WorkflowResult
+from hyperscale.reporting.results import RunResult
 from hyperscale.runner.drive import RunEnding, RunOptions, drive
 from hyperscale.runner.source import LoadedTest, load_test_file, resolve_hosts
 from hyperscale.ui.api import Mode, SilentUi
@@ -42,7 +42,10 @@ def run(args: argparse.Namespace) -> int:
     _print_summary(ending.result)
     if ending.exit_code in (ExitCode.RUN_FAILED, ExitCode.INTERRUPTED):
         return ending.exit_code
-    has_failed = any(map(_has_failed, ending.result.workflows))
+    has_failed = any(
+        any(step.failed for step in workflow.steps) or any(c.failed for c in workflow.checks)
+        for workflow in ending.result.workflows
+    )
     return ExitCode.NOT_PASSED if has_failed else ExitCode.PASSED
 
 
@@ -61,10 +64,6 @@ def _once(plan: Plan) -> Plan:
             for workflow in plan.workflows
         ),
     )
-
-
-def _has_failed(workflow: WorkflowResult) -> bool:
-    return any(step.failed for step in workflow.steps) or any(c.failed for c in workflow.checks)
 
 
 def _print_summary(result: RunResult) -> None:

@@ -14,8 +14,8 @@ from hyperscale.cli.output import Destination
 from hyperscale.cli.printing import print_warning
 from hyperscale.cli.signals import uninterrupted, unless_interrupted
 from hyperscale.client.client import HyperscaleClient
-from hyperscale.client.job_display import display_of, with_results
 from hyperscale.client.messages import OutputLine
+from hyperscale.client.updates import display_of, with_results
 from hyperscale.reporting.exit_codes import ExitCode
 from hyperscale.reporting.reporter import Sink
 from hyperscale.reporting.results import RunResult

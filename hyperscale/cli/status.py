@@ -11,8 +11,8 @@ from hyperscale.cli.cluster_flags import (
 )
 from hyperscale.cli.printing import ago, print_reply, print_warning, printable, table
 from hyperscale.client.client import HyperscaleClient
-from hyperscale.client.job_display import queue_note
 from hyperscale.client.messages import WatchJobUpdate
+from hyperscale.client.updates import queue_note
 from hyperscale.errors import RunError
 from hyperscale.reporting.results import RunResult
 

@@ -39,15 +39,11 @@ from hyperscale.client.messages import (
     ListJobsReply,
     ListWorkers,
     ListWorkersReply,
+    SubmitJob,
     WatchJobUpdate,
 )
 from hyperscale.client.results import result_of
-from hyperscale.client.submission import (
-    JobSubmission,
-    Package,
-    check_datacenters,
-    submit_package,
-)
+from hyperscale.client.submission import JobSubmission, Package, check_datacenters, submit
 from hyperscale.client.updates import (
     CancelResult,
     JobFinalResult,
@@ -200,14 +196,11 @@ class HyperscaleClient:
         key = checked_key(chosen.key or secrets.token_urlsafe(24))
         package = job if isinstance(job, Package) else await asyncio.to_thread(_package, chosen)
         await check_datacenters(self._cluster, datacenters)
-        job_id = await submit_package(
-            self._cluster,
-            package,
-            key=key,
-            options=options,
-            by=chosen.by,
-            within_s=parse_duration_s(submit_timeout, where="submit_timeout"),
+        within_s = parse_duration_s(submit_timeout, where="submit_timeout")
+        submission = SubmitJob(
+            key=key, plan=package.plan, bundle=package.sha256, options=options, by=chosen.by
         )
+        job_id = await submit(self._cluster, submission, package, within_s=within_s)
         self._known_jobs.add(job_id)
         if on_status_update or on_progress_update or on_workflow_result:
             calling = call_back(
@@ -264,12 +257,12 @@ class HyperscaleClient:
         try:
             reply = await self._cluster.ask(DrainNode(node=node), DrainNodeReply)
         except RemoteError as error:
-            if error.code is RemoteErrorCode.UNKNOWN_NODE:
-                raise InputError(
-                    f"there is no manager and no worker {node!r} in this cluster",
-                    hint="'hyperscale workers' and 'hyperscale ledger status' name them",
-                ) from error
-            raise
+            if error.code is not RemoteErrorCode.UNKNOWN_NODE:
+                raise
+            raise InputError(
+                f"there is no manager and no worker {node!r} in this cluster",
+                hint="'hyperscale workers' and 'hyperscale ledger status' name them",
+            ) from error
         if reply.refused:
             raise RunError(reply.refused, hint=reply.hint)
         return reply
@@ -279,11 +272,7 @@ class HyperscaleClient:
         return await self._cluster.datacenters()
 
     async def follow_job(
-        self,
-        job_id: str,
-        *,
-        is_known: bool = False,
-        patience_s: float = PATIENCE_S,
+        self, job_id: str, *, is_known: bool = False, patience_s: float = PATIENCE_S
     ) -> AsyncGenerator[WatchJobUpdate, None]:
         """Yield the state of a job twice a second, until it has ended.
 
@@ -312,19 +301,15 @@ class HyperscaleClient:
 
         The stream ends with the job, whatever its status is."""
         yielded: set[str] = set()
-        last: WatchJobUpdate | None = None
         async for news in self.follow_job(job_id):
-            last = news
+            pushes = results_in(news)
             if news.job.status in JOB_ENDS:
-                break
-            for push in results_in(news):
+                results = (await self._final_result(news)).workflow_results
+                pushes = (WorkflowResultPush.of(job_id, result) for result in results)
+            for push in pushes:
                 if push.workflow_id not in yielded:
                     yielded.add(push.workflow_id)
                     yield push
-        if last is not None:
-            for result in (await self._final_result(last)).workflow_results:
-                if result.name not in yielded:
-                    yield WorkflowResultPush.of(job_id, result)
 
     async def wait_for_completion(
         self,

@@ -92,18 +92,19 @@ class ClusterConnection:
     @property
     def managers(self) -> ManagerConnections:
         """The connections to managers; raise `InvariantError` unless the client is started."""
-        if self._started is None:
-            raise InvariantError("the client is not started", hint="await start() first")
-        if self._stop.is_set():
-            raise InvariantError("the client is stopped", hint="make another one")
-        return self._started.managers
+        return self._require_started().managers
 
     @property
     def tasks(self) -> TaskSupervisor:
         """The tasks of the client, which end with it."""
+        return self._require_started().tasks
+
+    def _require_started(self) -> _Started:
         if self._started is None:
             raise InvariantError("the client is not started", hint="await start() first")
-        return self._started.tasks
+        if self._stop.is_set():
+            raise InvariantError("the client is stopped", hint="make another one")
+        return self._started
 
     async def open(self) -> None:
         """Get ready to ask. No manager is dialled before the first question."""
@@ -174,12 +175,8 @@ async def ask_node(
     except TimeoutError:
         raise RunError(f"{where} did not answer in time", hint=_HTTP) from None
     except PeerProtocolError as error:
-        mistake = user_error((host, port), error)
-        if mistake is None:
-            raise RunError(
-                f"{where} cannot be reached: {dial_reason(error)}", hint=_HTTP
-            ) from error
-        raise mistake from error
+        unreachable = RunError(f"{where} cannot be reached: {dial_reason(error)}", hint=_HTTP)
+        raise user_error((host, port), error) or unreachable from error
     except RemoteError as error:
         if error.code is RemoteErrorCode.UNKNOWN_MESSAGE:
             raise RunError(
@@ -187,12 +184,7 @@ async def ask_node(
                 hint="give the address of a manager",
             ) from error
         raise RunError(f"{where}: {error}") from error
-    except ConnectionRefusedError as error:
-        raise RunError(
-            f"{where} cannot be reached: connection refused", hint="is a node running there?"
-        ) from error
     except (OSError, CallError) as error:
         raise RunError(
-            f"{where} cannot be reached: {getattr(error, 'strerror', None) or error}",
-            hint="is a node running there?",
+            f"{where} cannot be reached: {dial_reason(error)}", hint="is a node running there?"
         ) from error

@@ -17,7 +17,7 @@ from hyperscale.client.cluster_connection import ClusterConnection
 from hyperscale.client.manager_connections import ManagerConnections
 from hyperscale.client.messages import PutBlob, PutBlobReply, SubmitJob, SubmitJobReply
 from hyperscale.errors import InputError, RunError
-from hyperscale.jobs.committed.events import Code, JobOptions
+from hyperscale.jobs.committed.events import Code
 
 if TYPE_CHECKING:  # a client that only asks questions does not load what builds runs
     from hyperscale.plan import Plan
@@ -63,21 +63,12 @@ class Package:
     reporters: "tuple[Sink, ...]" = ()
 
 
-async def submit_package(
-    cluster: ClusterConnection,
-    package: Package,
-    *,
-    key: str,
-    options: JobOptions,
-    by: str,
-    within_s: float,
+async def submit(
+    cluster: ClusterConnection, submission: SubmitJob, package: Package, *, within_s: float
 ) -> str:
-    """Return the id of the job that `key` made; upload the bundle if no manager has it."""
+    """Return the id of the job that the key made; upload the bundle if no manager has it."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + within_s
-    submission = SubmitJob(
-        key=key, plan=package.plan, bundle=package.sha256, options=options, by=by
-    )
     size = len(msgspec.msgpack.encode(submission))
     if size > PLAN_BYTES_MAX:
         raise InputError(

@@ -5,5 +5,4 @@ layout            names, ports, CPUs and command lines of its nodes
 node_processes    nodes as child processes
 chaos             `hyperscale chaos`: a job under faults, and the checks afterwards
 faults            which faults happen when, from a seed; kills, pauses and restarts nodes
-chaos_checks      what must hold when the faults are over
 """

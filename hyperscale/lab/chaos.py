@@ -1,38 +1,45 @@
-"""`hyperscale chaos`: run a job on a local cluster, inject faults, then check what must hold."""
+"""`hyperscale chaos`: run a job on a local cluster, inject faults, then check what must hold.
+
+All nodes are ready; every manager reports the same end of the job; all replicas of the ledger are
+equal; the target received what was reported, within the stated gaps.
+"""
 
 import asyncio
 import json
 import shlex
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 from hyperscale._native import Target
 from hyperscale.client.client import HyperscaleClient
+from hyperscale.client.cluster_connection import ask_node
 from hyperscale.client.cluster_file import read_cluster
 from hyperscale.client.package import package_file
+from hyperscale.config.addresses import split_address
+from hyperscale.config.loading import node_config
 from hyperscale.errors import HyperscaleError, InputError, RunError
-from hyperscale.lab.chaos_checks import (
-    VUS_PER_WORKER,
-    ChaosReport,
-    check_agreement,
-    check_connections,
-    check_ledger,
-    check_nodes,
-    check_requests,
-    nodes_not_ready,
-    read_counts,
-    reset_counts,
-)
-from hyperscale.lab.faults import Fault, FaultInjector, make_plan
+from hyperscale.lab.cluster import why_not_ready
+from hyperscale.lab.faults import Fault, FaultInjector, FaultKind, make_plan
+from hyperscale.ledger.server.operator_messages import Verify, VerifyReply
 from hyperscale.reporting.results import RunResult
 
 READY_S = 30.0
 """How long nodes may take to be ready before the first fault."""
 END_S = 90.0
 """How long after its load a job may take to end."""
+_BACK_S = 60.0
+_VUS_PER_WORKER = 4
+_POLL_S = 0.1
+_RECORD_S = 30.0
+_VERIFY_S = 15.0
+_TARGET_S = 10.0
+_TARGET_HINT = "'hyperscale target' starts a target server and prints its URL"
 
 _LOAD = '''\
 """Paced load: each virtual user waits 20 ms for each answer."""
@@ -49,6 +56,18 @@ class Chaos(Workflow):
     async def get(self, url: URL = "http://127.0.0.1:{port}/delay/20") -> HTTPResponse:
         return await self.client.http.get(url)
 '''
+
+
+@dataclass(slots=True)
+class ChaosReport:
+    """The checks that held, and those that did not."""
+
+    held: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+    def check(self, holds: bool, what: str) -> None:
+        """Add one check."""
+        (self.held if holds else self.broken).append(what)
 
 
 class Chaos:
@@ -77,24 +96,28 @@ class Chaos:
                 result = await self._run_job(plan, built_in, duration_s, report)
                 counts = json.loads(target.counts())
             if result is not None:
-                check_requests(result, counts, report)
-                check_connections(result, counts, plan, report)
+                _check_requests(result, counts, report)
+                _check_connections(result, counts, plan, report)
             return report
         result = await self._run_job(plan, file, duration_s, report)
         if not target_url:
             self._say("note    requests are not checked: --target URL names the target")
         elif result is not None:
-            check_requests(result, await asyncio.to_thread(_counts_after, target_url), report)
+            try:
+                counts = await asyncio.to_thread(_read_counts, target_url)
+            except InputError as error:  # the target answered before the job: the flag was right
+                raise RunError(error.message) from error
+            _check_requests(result, counts, report)
         return report
 
     async def _check_inputs(self, file: Path | None, target_url: str) -> None:
         """Raise if the cluster, the test file or the target cannot be used."""
         async with HyperscaleClient(directory=self._directory, on_trouble=self._say) as client:
             await client.get_workers()  # fails at once if the cluster is gone
-        missing = await nodes_not_ready(self._directory, within_s=0.0)
+        missing = await _nodes_not_ready(self._directory, within_s=0.0)
         if missing:
             self._say(f"{missing}; waiting for up to {READY_S:g} s")
-            missing = await nodes_not_ready(self._directory, within_s=READY_S)
+            missing = await _nodes_not_ready(self._directory, within_s=READY_S)
         if missing:
             raise RunError(
                 f"chaos needs a cluster whose nodes are all ready; {missing}",
@@ -104,8 +127,8 @@ class Chaos:
         if file is not None:
             await asyncio.to_thread(package_file, file)  # raises what is wrong with the file
             if target_url:
-                await asyncio.to_thread(reset_counts, target_url)
-                await asyncio.to_thread(read_counts, target_url)
+                await asyncio.to_thread(_request, target_url, "/counts/reset", "POST")
+                await asyncio.to_thread(_read_counts, target_url)
 
     def _make_plan(self, duration_s: float) -> list[Fault]:
         cluster = read_cluster(self._directory)
@@ -121,7 +144,7 @@ class Chaos:
     @contextmanager
     def _built_in_load(self, duration_s: float) -> Iterator[tuple[Path, Target]]:
         """A target server, and a test file that sends to it."""
-        vus = VUS_PER_WORKER * max(1, len(read_cluster(self._directory).workers))
+        vus = _VUS_PER_WORKER * max(1, len(read_cluster(self._directory).workers))
         file = self._directory / f"chaos-{self._seed}.py"
         target = Target("127.0.0.1", 0, 1)
         try:
@@ -153,11 +176,11 @@ class Chaos:
             finally:
                 await self._complete(self._injector.bring_back())
             report.check(status is not None, f"the job ended: {status or 'it did not'}")
-            await check_nodes(self._directory, report)
+            await _check_nodes(self._directory, report)
             if status is None:
                 return None
-            await check_agreement(self._directory, job, report)
-            await check_ledger(self._directory, report)
+            await _check_agreement(self._directory, job, report)
+            await _check_ledger(self._directory, report)
             result = await client.get_results(job)
         for note in result.warnings:
             self._say(f"note    {note}")
@@ -212,8 +235,117 @@ class Chaos:
         self._say(f"{time.monotonic() - self._began_s:6.2f} s  {text}")
 
 
-def _counts_after(target_url: str) -> dict[str, Any]:
+async def _nodes_not_ready(directory: Path, *, within_s: float) -> str:
+    """Wait until all nodes are ready; return which ones are not, and why, after `within_s`."""
+    deadline_s = time.monotonic() + within_s
+    while True:
+        nodes = read_cluster(directory).nodes
+        missing = {node.id: why for node in nodes if (why := why_not_ready(node))}
+        if not missing:
+            return ""
+        if time.monotonic() > deadline_s:
+            return f"not ready: {', '.join(f'{name} ({missing[name]})' for name in missing)}"
+        await asyncio.sleep(_POLL_S)
+
+
+async def _check_nodes(directory: Path, report: ChaosReport) -> None:
+    """Check that all nodes are ready again."""
+    missing = await _nodes_not_ready(directory, within_s=_BACK_S)
+    count = len(read_cluster(directory).nodes)
+    report.check(not missing, f"nodes: {missing or f'all {count} are ready'}")
+
+
+async def _check_agreement(directory: Path, job: str, report: ChaosReport) -> None:
+    """Check that each manager reports the same end of the job."""
+    answers: dict[str, str] = {}
+    cluster = read_cluster(directory)
+    settings = {"security": {"secret_file": cluster.secret_file}}
+    for manager in cluster.managers:
+        try:
+            async with HyperscaleClient([manager.tcp], settings=settings) as client:
+                record = await client.get_record(job, within_s=_RECORD_S)
+                view = (await client.get_job(job)).job
+                answers[manager.id] = f"{view.status.value} {hash(record)}"
+        except HyperscaleError as error:
+            answers[manager.id] = f"no answer: {error}"
+    same = len(set(answers.values())) == 1
+    what = "every manager reports the same end" if same else f"managers disagree: {answers}"
+    report.check(same, f"job: {what}")
+
+
+async def _check_ledger(directory: Path, report: ChaosReport) -> None:
+    """Check that all replicas of each group are equal; wait for replicas that catch up."""
+    cluster = read_cluster(directory)
+    config = node_config("manager", {"security": {"secret_file": cluster.secret_file}})
+    host, port = split_address(cluster.managers[0].tcp)
+    deadline_s = time.monotonic() + _BACK_S
+    while True:
+        digests: dict[int, set[str]] = {}
+        missing: list[str] = []
+        try:
+            reply = await ask_node(config, host, port, Verify(), VerifyReply, timeout_s=_VERIFY_S)
+            for row in reply.rows:
+                found = digests.setdefault(row.group, set())
+                if row.digest:
+                    found.add(row.digest)
+                else:
+                    missing.append(f"group {row.group} on {row.node}: {row.why_not}")
+        except RunError as error:
+            missing.append(error.message)
+        differing = [group for group, found in digests.items() if len(found) > 1]
+        if not missing or differing or time.monotonic() > deadline_s:
+            break
+        await asyncio.sleep(1.0)
+    problems = [*(f"the replicas of group {group} differ" for group in differing), *missing]
+    what = ", ".join(problems) or f"the replicas of {len(digests)} groups are equal"
+    report.check(not problems, f"ledger: {what}")
+
+
+def _check_requests(result: RunResult, counts: dict[str, Any], report: ChaosReport) -> None:
+    """Check that the target received what was reported, less what was cut, plus the gaps."""
+    sent = sum(step.sent for workflow in result.workflows for step in workflow.steps)
+    cut = sum(step.cut for workflow in result.workflows for step in workflow.steps)
+    gaps = sum(gap.requests_max for gap in result.gaps)
+    total = counts["total"]
+    report.check(
+        sent - cut <= total <= sent + gaps,
+        f"requests: reported {sent:,}{f' ({cut:,} cut)' if cut else ''}, target {total:,}, "
+        f"gaps up to {gaps:,}",
+    )
+
+
+def _check_connections(
+    result: RunResult, counts: dict[str, Any], plan: Sequence[Fault], report: ChaosReport
+) -> None:
+    """Check that there were never more connections than virtual users.
+
+    A paused executor keeps its connections, though it sends nothing over them.
+    """
+    peak = counts["connections"]["peak"]
+    paused = {each.node for each in plan if each.kind is FaultKind.PAUSE_ALL}
+    most = result.workflows[0].vus + _VUS_PER_WORKER * len(paused)
+    report.check(peak <= most, f"connections: at most {peak} at once, {most} allowed")
+
+
+def _read_counts(target_url: str) -> dict[str, Any]:
+    """Return what the target has counted; raise `InputError` if it does not answer in JSON."""
+    answer = _request(target_url, "/counts", "GET")
     try:
-        return read_counts(target_url)
-    except InputError as error:  # the target answered before the job, so the flag was right
-        raise RunError(error.message) from error
+        counts: dict[str, Any] = json.loads(answer)
+    except ValueError as error:
+        what = "does not answer with its counts in JSON"
+        raise InputError(f"--target: {target_url} {what}: {error}", hint=_TARGET_HINT) from error
+    return counts
+
+
+def _request(url: str, path: str, method: str) -> bytes:
+    try:
+        request = Request(url.rstrip("/") + path, method=method)  # noqa: S310  the user's URL
+        with urlopen(request, timeout=_TARGET_S) as answer:  # noqa: S310  the user's URL
+            body: bytes = answer.read()
+    except (OSError, ValueError, HTTPException) as error:
+        raise InputError(
+            f"--target: the counts of {url} cannot be read: {getattr(error, 'reason', error)}",
+            hint=_TARGET_HINT,
+        ) from error
+    return body

@@ -135,14 +135,12 @@ class LocalCluster:
         return not self._stops
 
     def _announce(self) -> None:
-        lines = ["ready"]
-        lines += [
+        nodes = [
             f"  {row.id:<12} {row.tcp:<22} http://{row.http}  pid {row.pid}"
             for row in self._file.nodes
         ]
-        where = shlex.quote(str(self._directory))
-        lines.append(f"submit with: hyperscale submit FILE --dir {where}")
-        self._say("\n".join(lines))
+        submit = f"hyperscale submit FILE --dir {shlex.quote(str(self._directory))}"
+        self._say("\n".join(["ready", *nodes, f"submit with: {submit}"]))
 
     def _node_ended(self, name: str) -> None:
         descriptor = self._pidfds.pop(name)
@@ -226,10 +224,9 @@ class LocalCluster:
                 self._processes[name].send_signal(signal.SIGTERM)
             deadline_s = time.monotonic() + STOP_S
             while any(map(self._is_alive, alive)) and self._stops < 2:
-                left_s = deadline_s - time.monotonic()
-                if left_s <= 0:
+                if time.monotonic() >= deadline_s:
                     break
-                self._wait(min(left_s, _LOOK_S))
+                self._wait(_LOOK_S)
         how = "killed" if self._stops > 1 else f"did not end within {STOP_S:g} s and was killed"
         for name, process in self._processes.items():
             if self._is_alive(name):

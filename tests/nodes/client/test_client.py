@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from hyperscale import HyperscaleClient, Workflow
 from hyperscale.client.cluster_connection import ask_node
-from hyperscale.client.job_display import display_of, with_results
 from hyperscale.client.manager_connections import NoManagerError
 from hyperscale.client.messages import GetJob, GetJobReply, OutputLine, WatchJob, WatchJobUpdate
 from hyperscale.client.package import package_classes, package_file
 from hyperscale.client.submission import JobSubmission
+from hyperscale.client.updates import display_of, with_results
 from hyperscale.client.watch import (
     ATTEMPTS_REMEMBERED_MAX,
     SPANS_REMEMBERED_MAX,
