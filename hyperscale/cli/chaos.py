@@ -9,7 +9,7 @@ from hyperscale.cli.cluster_flags import cluster_directory, cluster_hints
 from hyperscale.cli.parser import whole_number
 from hyperscale.cli.printing import print_line
 from hyperscale.cli.signals import unless_interrupted
-from hyperscale.client.cluster_file import DEFAULT_DIRECTORY, read_cluster
+from hyperscale.client.cluster_file import DEFAULT_DIRECTORY
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
 from hyperscale.lab.chaos import Chaos
@@ -56,7 +56,6 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--target needs --file", hint="without --file a built-in target is used")
     duration_s = parse_duration_s(args.duration, where="--duration")
     directory = cluster_directory(args.dir)
-    read_cluster(directory)
     chaos = Chaos(directory, seed=seed, say=print_line)
     file = Path(args.file) if args.file else None
     running = chaos.run(duration_s=duration_s, file=file, target_url=args.target)

@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     match args.action:
         case "up":
-            return _up(args)
+            _up(args)
         case "start":
             pid = restart_node(cluster_directory(args.dir), args.node)
             print(f"{args.node} started, pid {pid}")
@@ -99,11 +99,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _up(args: argparse.Namespace) -> int:
+def _up(args: argparse.Namespace) -> None:
     if whole_number(args.gates, "--gates", low=0, most=_NODES_MAX) > 0:
-        raise InputError(
-            f"--gates: {args.gates}: gates are not available yet", hint="omit the flag"
-        )
+        what = f"--gates: {args.gates}: gates are not available yet"
+        raise InputError(what, hint="omit the flag")
     if whole_number(args.datacenters, "--datacenters", most=_NODES_MAX) > 1:
         raise InputError(
             f"--datacenters: {args.datacenters}: more than one datacenter needs gates, which are "
@@ -118,7 +117,6 @@ def _up(args: argparse.Namespace) -> int:
         config=None if args.config is None else _checked(Path(args.config)),
     )
     run_cluster(cluster_directory(args.dir), wanted, print_line, _note)
-    return 0
 
 
 def _checked(file: Path) -> Path:

@@ -150,12 +150,16 @@ def _message(error: HyperscaleError) -> str:
 
 def _crashed(error: BaseException, arguments: list[str]) -> int:
     """Print a short message about a bug in Hyperscale and write the details to a crash log."""
-    if isinstance(error, OSError) and _is_stdout_lost():
-        _print_error(f"hyperscale: stdout cannot be written: {error.strerror}")
-        return ExitCode.RUN_FAILED
-    if isinstance(error, OSError) and error.errno in _EXHAUSTED:
-        _print_error(f"hyperscale: this machine is out of resources: {error}")
-        return ExitCode.RUN_FAILED
+    if isinstance(error, OSError):
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _silence_stdout()
+            _print_error(f"hyperscale: stdout cannot be written: {error.strerror}")
+            return ExitCode.RUN_FAILED
+        if error.errno in _EXHAUSTED:
+            _print_error(f"hyperscale: this machine is out of resources: {error}")
+            return ExitCode.RUN_FAILED
     import tempfile
 
     stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -193,16 +197,6 @@ def _open_missing_streams() -> None:
             mode = "w" if number else "r"
             # Never closed: it is one of the standard streams of the process.
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
-
-
-def _is_stdout_lost() -> bool:
-    """Return True if stdout cannot be flushed; then discard the rest of the output."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        _silence_stdout()
-        return True
-    return False
 
 
 def _silence_stdout() -> None:

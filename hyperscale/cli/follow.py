@@ -1,7 +1,4 @@
-"""Show a job of a cluster live until it ends, then its results.
-
-Ctrl-C ends the view, never the job.
-"""
+"""Show a job of a cluster live until it ends, then its results. Ctrl-C never ends the job."""
 
 import argparse
 import time

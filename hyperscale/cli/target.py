@@ -1,7 +1,4 @@
-"""`hyperscale target`: run the built-in HTTP server that demos, tests and benchmarks load.
-
-Owns the command: its flags, its output, its signals. The server itself is native.
-"""
+"""`hyperscale target`: run the built-in (native) HTTP server that demos and tests load."""
 
 import argparse
 import errno

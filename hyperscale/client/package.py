@@ -55,15 +55,8 @@ def package_classes(
 
 
 def _packed(job: LoadedTest) -> Package:
-    bundles: dict[str, Bundle] = {}
-    homes: dict[str, list[str]] = {}
+    bundles: dict[str, tuple[Bundle, list[str]]] = {}  # with the workflows that they hold
     for workflow, code in job.code.items():
-        bundles[code.bundle.name] = code.bundle
-        homes.setdefault(code.bundle.name, []).append(workflow)
-    payload = merged([(bundles[name], homes[name]) for name in bundles]).payload
-    return Package(
-        plan=job.plan,
-        payload=payload,
-        sha256=hashlib.sha256(payload).hexdigest(),
-        reporters=job.reporters,
-    )
+        bundles.setdefault(code.bundle.name, (code.bundle, []))[1].append(workflow)
+    payload = merged(list(bundles.values())).payload
+    return Package(job.plan, payload, hashlib.sha256(payload).hexdigest(), job.reporters)
