@@ -113,8 +113,6 @@ class MembershipContext:
         self.table = MemberTable(identity.node, rng)
         self.gossip = GossipQueue()
 
-    # Timers.
-
     def set_timer(self, kind: TimerKind, ident: object, in_s: float) -> None:
         """Set a timer `in_s` from now."""
         self.timers.set(kind, ident, self.now_s + in_s)
@@ -128,8 +126,6 @@ class MembershipContext:
         at_s = self.timers.at_s(TimerKind.PUSH_PULL_ROUND, None)
         if at_s is None or at_s > self.now_s + within_s:
             self.set_timer(TimerKind.PUSH_PULL_ROUND, None, within_s * self.rng.random())
-
-    # Gossip.
 
     def broadcast(self, update: MemberUpdate, *, urgent: bool = False) -> None:
         """Queue an update for gossip to all members."""
@@ -178,8 +174,6 @@ class MembershipContext:
         A verdict is this node's own. A claim without a name would count as one more witness.
         """
         return self.local.node if peer.suspicion is None else peer.suspicion.first_witness
-
-    # Reports.
 
     def report_change(self, peer: MemberRecord, before: MemberState | None) -> None:
         """Report the current state of `peer` to the rest of the process."""

@@ -173,8 +173,6 @@ class Discovery:
         self._effects: list[DiscoveryEffect] = []
         self._collect_candidates()
 
-    # The core's interface.
-
     def handle(self, event: DiscoveryEvent, *, now_s: float) -> list[DiscoveryEffect]:
         """Take one event; return its effects, in order."""
         self._now_s = now_s
@@ -214,8 +212,6 @@ class Discovery:
         """Every address to try, alternating between seeds and DNS names."""
         return list(self._candidates)
 
-    # Names.
-
     def _on_resolved(self, name: str, addresses: tuple[str, ...], ttl_s: float) -> None:
         entry = self._names.get(name)
         if entry is None:
@@ -251,8 +247,6 @@ class Discovery:
             for address in dict.fromkeys(merged)
             if address != self._address
         }
-
-    # Probes.
 
     def _may_probe(self, address: str, candidate: _Candidate) -> bool:
         return candidate.state is _CandidateState.WAITING and not self._is_member(
@@ -328,8 +322,6 @@ class Discovery:
             self._rng.random(),
         )
 
-    # Warnings.
-
     def _is_missing(self, address: str, candidate: _Candidate) -> bool:
         """Return True if probes of a candidate failed; a refusal has its own warning."""
         return bool(
@@ -352,8 +344,6 @@ class Discovery:
                 waited_s = self._now_s - candidate.found_s
                 text = f"Peer {address} still unconfirmed after {waited_s:.0f}s"
                 self._effects.append(WarnOperator(f"{text} - check configuration"))
-
-    # Members.
 
     def _on_member_up(self, node: str, address: str) -> None:
         self._was_joined = True

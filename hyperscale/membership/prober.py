@@ -110,8 +110,6 @@ class Prober:
         self._context = context
         self._probes = ProbeTable()
 
-    # Sending probes.
-
     def probe(self, peer: MemberRecord) -> None:
         """Probe a living member, unless a probe of it is under way."""
         if self._probes.is_probing(peer.node):
@@ -185,8 +183,6 @@ class Prober:
         base_s = context.config.probe_timeout_s * context.awareness.multiplier
         return probe_timeout_s(base_s, peer.contact.rtt_s or 0.0)
 
-    # Timeouts.
-
     def timed_out(self, sequence: int) -> MemberRecord | None:
         """Move a probe whose timeout passed to its next stage.
 
@@ -230,8 +226,6 @@ class Prober:
         sequence = self._probes.end_direct(peer.node)
         if sequence is not None:
             self._context.timers.cancel(TimerKind.PROBE, sequence)
-
-    # Replies to this node's probes.
 
     def on_ack(self, event: DatagramReceived, ack: Ack, peer: MemberRecord) -> MemberRecord | None:
         """Return the member if the ack belongs to a probe or a relayed probe of this node."""
@@ -281,8 +275,6 @@ class Prober:
     def _end(self, probe: Probe) -> None:
         self._probes.end(probe)
         self._context.timers.cancel(TimerKind.PROBE, probe.sequence)
-
-    # Probes by other members.
 
     def on_ping(self, event: DatagramReceived, ping: Ping, peer: MemberRecord) -> None:
         """Answer a ping."""

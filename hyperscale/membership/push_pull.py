@@ -41,8 +41,6 @@ class PushPullExchange:
         self._lifecycle = lifecycle
         self._merger = merger
 
-    # Starting.
-
     def round(self, _: None) -> None:
         """Push-pull with a random living member and schedule the next round."""
         context = self._context
@@ -84,8 +82,6 @@ class PushPullExchange:
         context.effects.append(
             StartPushPull(peer.stream_address, peer.node, peer.incarnation, request)
         )
-
-    # Outcomes and requests.
 
     def on_completed(self, event: PushPullCompleted) -> None:
         """Merge the table of the member that replied."""

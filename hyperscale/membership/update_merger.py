@@ -181,8 +181,6 @@ class UpdateMerger:
         if update.incarnation == peer.incarnation and not context.gossip.has_claim_about(peer.node):
             context.broadcast(peer.update(peer.claim, context.local.node))
 
-    # Claims about this node.
-
     def _merge_local(self, update: MemberUpdate) -> None:
         local = self._context.local
         if local.is_leaving or update.incarnation < local.incarnation:

@@ -91,15 +91,12 @@ class Endpoint(Struct, frozen=True):
         return f"{self.host}:{self.port}"
 
 
-class _Timers:
+class _Timers(Struct):
     """The timers of one connection: the session's next deadline, and the end of its leave."""
 
-    __slots__ = ("leave", "session", "session_at_s")
-
-    def __init__(self) -> None:
-        self.session: asyncio.TimerHandle | None = None
-        self.session_at_s = 0.0
-        self.leave: asyncio.TimerHandle | None = None
+    session: asyncio.TimerHandle | None = None
+    session_at_s: float = 0.0
+    leave: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
         for timer in (self.session, self.leave):
@@ -126,7 +123,7 @@ class Connection(asyncio.Protocol):
         self._runner = CallRunner(
             owner.handlers,
             owner.local.role,
-            flush_soon=self._flush_soon,
+            flush_soon=self.flush_soon,
             on_cancel=owner.handler_cancelled,
         )
         self._timers = _Timers()
@@ -177,20 +174,20 @@ class Connection(asyncio.Protocol):
             return await future
         except asyncio.CancelledError:
             session.cancel(request_id)
-            self._flush_soon()
+            self.flush_soon()
             raise
 
     def send(self, message: Struct, *, deadline_s: float = 0.0, at_once: bool = False) -> None:
         """Queue a one-way message, or raise `QueueFullError`. `at_once` writes it now, not at the
         end of this turn of the loop: for a message that other nodes wait for."""
         self._open_session(message).send(message, deadline_s=deadline_s)
-        (self._flush if at_once else self._flush_soon)()
+        (self._flush if at_once else self.flush_soon)()
 
     def resend(self, frame: QueuedFrame) -> None:
         """Queue a message that another connection did not send; drop it if the queue is full."""
         with suppress(QueueFullError):
             self.session.outbox.push(frame)
-        self._flush_soon()
+        self.flush_soon()
 
     def stream(
         self, message: Struct, item: type[_Item], *, deadline_s: float
@@ -205,18 +202,8 @@ class Connection(asyncio.Protocol):
         session = self._open_session(message)
         request_id = session.request(message, item, None, deadline_s=deadline_s, buffer=buffer)
         self._arm()
-        self._flush_soon()
+        self.flush_soon()
         return request_id
-
-    def cancel(self, request_id: int) -> None:
-        """Give up a request."""
-        self.session.cancel(request_id)
-        self._flush_soon()
-
-    def grant(self, request_id: int, credit_bytes: int) -> None:
-        """Allow the sender of a stream to send this many bytes more."""
-        self.session.grant(request_id, credit_bytes)
-        self._flush_soon()
 
     def _open_session(self, message: Struct) -> Session:
         session = self.session
@@ -233,7 +220,7 @@ class Connection(asyncio.Protocol):
             return
         self._why = self._why or why
         self._session.send_go_away(why)
-        self._flush_soon()
+        self.flush_soon()
         if self._timers.leave is None:
             self._timers.leave = self._loop.call_later(LEAVE_S, self.abort, why)
 
@@ -318,7 +305,7 @@ class Connection(asyncio.Protocol):
             return
         session = self._session
         if session is not None and (session.outbox or session.is_leaving):
-            self._flush_soon()
+            self.flush_soon()
 
     def eof_received(self) -> bool:
         if self._decoder.is_mid_frame and not self._is_closing:
@@ -338,14 +325,12 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_paused = False
-        self._flush_soon()
-
-    # -- inside ---------------------------------------------------------------------------
+        self.flush_soon()
 
     def _continue_handshake(self, frame: Frame) -> None:
         handshake, transport = self._handshake, self._transport
-        if handshake is None or transport is None:
-            return
+        assert handshake is not None
+        assert transport is not None
         try:
             answer = handshake.receive(frame)
         except PeerProtocolError as error:
@@ -373,7 +358,8 @@ class Connection(asyncio.Protocol):
         )
         self._arm()
 
-    def _flush_soon(self) -> None:
+    def flush_soon(self) -> None:
+        """Write the queued frames at the end of this turn of the loop."""
         if not self._is_flush_due and not self._is_closing:
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
@@ -423,15 +409,14 @@ class Connection(asyncio.Protocol):
             self.abort(f"the peer reads nothing: {error}")
         except Exception as error:  # noqa: BLE001  a bug ends the connection it occurred on
             self.fail(error)
-        self._flush_soon()
+        self.flush_soon()
         self._arm()
 
     def _breach(self, error: PeerProtocolError) -> None:
         """End the connection because the peer broke the protocol; tell the peer, if possible."""
         self._reject(error)
         transport = self._transport
-        if transport is None:
-            return
+        assert transport is not None  # the peer has sent something
         if self._session is not None and not self._is_closing:
             self._session.send_go_away(str(error))
             transport.write(self._session.outgoing(now_s=self._loop.time(), bytes_max=BATCH_BYTES))

@@ -113,7 +113,6 @@ class Handshake:
         self._hello = REGISTRY.encode(HandshakeHello(*protocol, security=mode, salt=salt))
         self._salt = salt
         self._salts = self._transcript = b""  # of both sides, once the hello has arrived
-        self._agreed_protocol = protocol
         self._sealer: FrameSealer | None = None
         self._opener: FrameOpener | None = None
 
@@ -165,7 +164,7 @@ class Handshake:
                 hint="nodes of one cluster must share the major version",
             )
         self._check_mode(hello.security)
-        self._agreed_protocol = min(self._protocol, (hello.major, hello.minor))
+        self._protocol = min(self._protocol, (hello.major, hello.minor))
         hellos = (self._hello, frame.body) if self._is_dialer else (frame.body, self._hello)
         salts = (self._salt, hello.salt) if self._is_dialer else (hello.salt, self._salt)
         self._salts, self._transcript = b"".join(salts), b"".join(hellos)
@@ -200,7 +199,7 @@ class Handshake:
         self._step = _Step.DONE
         self.result = HandshakeResult(
             peer=peer,
-            protocol=self._agreed_protocol,
+            protocol=self._protocol,
             capabilities=frozenset(self._local.capabilities) & frozenset(peer.capabilities),
             sealer=self._sealer,
             opener=self._opener,

@@ -93,8 +93,6 @@ class PeerLink:
             self.closing.set_result(None)
         self.connection_changed()
 
-    # -- asking ---------------------------------------------------------------------------
-
     async def call(
         self, message: Struct, reply: type[_Reply], *, deadline_s: float, retries: int = RETRIES_MAX
     ) -> _Reply:
@@ -157,8 +155,6 @@ class PeerLink:
         connection = self.connection or await self._connected(message, deadline_s)
         return connection.stream(message, item, deadline_s=deadline_s)
 
-    # -- keeping it up --------------------------------------------------------------------
-
     async def maintain(self) -> None:
         """Dial whenever there is no connection, until the link is closed."""
         up_since_s: float | None = None
@@ -206,8 +202,6 @@ class PeerLink:
             until_s = frame.deadline_s or now_s + PARKED_S
             with suppress(QueueFullError):  # messages that do not fit are lost with the connection
                 self._parked.push(QueuedFrame(frame.kind, 0, frame.priority, until_s, frame.body))
-
-    # -- inside ---------------------------------------------------------------------------
 
     async def _try_dial(self) -> bool:
         try:

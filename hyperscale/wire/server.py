@@ -265,8 +265,6 @@ class PeerServer:
         self._tasks.cancelled_handlers.add(task)
         task.add_done_callback(self._tasks.cancelled_handlers.discard)
 
-    # -- inside ---------------------------------------------------------------------------
-
     def _supersedes(self, new: Connection, known: Connection) -> bool:
         """Return True if `new` replaces `known`; both sides come to the same result."""
         if new.peer.incarnation != known.peer.incarnation:

@@ -293,8 +293,6 @@ class Session:
             inbound.cancel()
         return unsent
 
-    # -- inside ---------------------------------------------------------------------------
-
     def _take_reply(self, request_id: int, kind: int, body: bytes) -> None:
         call = self.pending.by_id.get(request_id)
         if call is None:

@@ -92,7 +92,8 @@ class ReplyStream(Generic[_Item]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._connection.cancel(self._request_id)
+        self._connection.session.cancel(self._request_id)
+        self._connection.flush_soon()
 
     def __aiter__(self) -> Self:
         return self
@@ -111,7 +112,8 @@ class ReplyStream(Generic[_Item]):
                 self._waiter = None
         item, credit_bytes = buffer.take()
         if credit_bytes:
-            self._connection.grant(self._request_id, credit_bytes)
+            self._connection.session.grant(self._request_id, credit_bytes)
+            self._connection.flush_soon()
         assert isinstance(item, self._item)
         return item
 
