@@ -98,7 +98,7 @@ class Membership:
             AddressChanged: self._on_address_changed,
             LeaveRequested: self._on_leave_requested,
         }
-        self._timer_handlers: dict[TimerKind, Callable[[Any], None]] = {
+        self.timer_handlers: dict[TimerKind, Callable[[Any], None]] = {
             TimerKind.PROBE_ROUND: self._probe_round,
             TimerKind.GOSSIP_ROUND: self._gossip_round,
             TimerKind.PUSH_PULL_ROUND: self.push_pull.round,
@@ -158,7 +158,7 @@ class Membership:
     # Rounds and timers.
 
     def _on_tick(self, _: Tick) -> None:
-        pop_due, handlers, now_s = self._timers.pop_due, self._timer_handlers, self.context.now_s
+        pop_due, handlers, now_s = self._timers.pop_due, self.timer_handlers, self.context.now_s
         while (due := pop_due(now_s)) is not None:
             handlers[due[0]](due[1])
 

@@ -183,7 +183,7 @@ def test_an_unanswered_suspicion_ends_in_a_last_look_and_then_in_death() -> None
     assert (died.member.node, died.evidence) == ("b", ClaimedState.SILENT)
     assert not died.is_from_gossip
     assert 6.0 <= bench.now_s - died.member.since_s + 7.5 < 12.5
-    assert len(bench.pings("b")) >= bench.core._config.final_probe_pings
+    assert len(bench.pings("b")) >= bench.core.context.config.final_probe_pings
 
 
 def test_hearsay_of_silence_is_a_suspicion_and_never_more() -> None:

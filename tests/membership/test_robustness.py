@@ -143,7 +143,7 @@ def _follow(bench: Bench, living: set[str]) -> None:
 def _check_table(bench: Bench, living: set[str]) -> None:
     table, lifecycle = bench.core.table, bench.core.lifecycle
     assert {peer.node for peer in table.living} == living
-    assert {node for _, node in table._ring} == living
+    assert {peer.node for peer in table.successors(len(table), len(table))} == living
     assert "self" not in table.peers
     for peer in table.peers.values():
         assert (peer.suspicion is not None) == (peer.state is MemberState.SUSPECT)

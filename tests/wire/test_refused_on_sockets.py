@@ -5,9 +5,7 @@ served before, during and after. Datagrams and certificates have files of their 
 """
 
 import asyncio
-import contextlib
 import logging
-import os
 import random
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -15,64 +13,20 @@ from typing import Any
 
 import pytest
 
-from hyperscale.wire.cluster_secret import Secrets
 from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, RefusalReason
 from hyperscale.wire.frames import FRAME_BYTES_MAX, encode_head
-from hyperscale.wire.handshake import PROTOCOL, Handshake, handshake_decoder
+from hyperscale.wire.handshake import PROTOCOL
 from hyperscale.wire.listener import ServerLimits
-from hyperscale.wire.messages import SALT_BYTES
 from hyperscale.wire.registry import REGISTRY, SizeClass
 from hyperscale.wire.roles import Role
-from hyperscale.wire.security import SecurityMode
 from hyperscale.wire.server import PeerServer
 from tests.lab.loops import run
-from tests.lab.peers import SECRET, Answer, Question, echoing, introduction, server
+from tests.lab.peers import Answer, Question, echoing, server
 from tests.lab.waiting import soon, until_async
+from tests.wire.raw_peer import Raw
 
 OTHER = "another secret, long enough"
 Attack = Callable[["Target"], Awaitable[None]]
-
-
-class Raw:
-    """A socket that says what it likes, before, during and after the handshake."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-        self.sealer: Any = None
-
-    @classmethod
-    async def dial(cls, address: tuple[str, int]) -> "Raw":
-        return cls(*await asyncio.open_connection(*address))
-
-    async def shake(self) -> "Raw":
-        """An honest handshake, by hand; the connection is then as good as any."""
-        intro = introduction("raw")
-        machine = Handshake(
-            intro, SecurityMode.SECRET, Secrets(SECRET), is_dialer=True, salt=os.urandom(SALT_BYTES)
-        )
-        decoder = handshake_decoder()
-        self.writer.write(machine.begin())
-        while machine.result is None:
-            for frame in decoder.feed(await self.reader.read(65536)):
-                self.writer.write(machine.receive(frame))
-        self.sealer = machine.result.sealer
-        return self
-
-    def frame(self, kind: int, body: bytes, request_id: int = 1) -> bytes:
-        head = encode_head(kind, request_id, 0, 2, len(body) + 16)
-        return head + bytes(self.sealer.seal(head, body))
-
-    async def until_closed(self) -> bytes:
-        """Everything the other side still says."""
-        try:
-            return await self.reader.read()
-        except ConnectionResetError:
-            return b""
-
-    async def close(self) -> None:
-        self.writer.close()
-        with contextlib.suppress(ConnectionError):
-            await self.writer.wait_closed()
 
 
 class Target:

@@ -101,7 +101,7 @@ class End:
         spec = REGISTRY.by_type[type(message)]
         body = REGISTRY.encode(message)
         head = encode_head(spec.kind, request_id, 0, 0, len(body) + 16)
-        sealer = self.session._sealer
+        sealer = self.session.agreement.sealer
         assert sealer is not None
         return head + sealer.seal(head, body)
 
@@ -224,8 +224,8 @@ class TestWhatAPeerMayNot:
         one, two = pair()
         body = msgspec.msgpack.encode({"text": 5})
         box = Box()
-        one.session.request(Question("x"), Answer, box, deadline_s=0.0)
-        one.session.outbox._lanes[2][0].body = body
+        request_id = one.session.request(Question("x"), Answer, box, deadline_s=0.0)
+        one.session.pending.by_id[request_id].frame.body = body
         exchange(one, two)
         assert isinstance(box.error, RemoteError)
         assert box.error.code is RemoteErrorCode.MALFORMED
@@ -276,7 +276,7 @@ class TestWhatAPeerMayNot:
         one, two = pair()
         ask(two)
         two.out()
-        sealer = one.session._sealer
+        sealer = one.session.agreement.sealer
         assert sealer is not None
         head = encode_head(kind, request_id, 0, 0, len(body) + 16)
         frame = Frame(kind, request_id, 0, 0, head, sealer.seal(head, body))

@@ -82,7 +82,7 @@ def test_nodes_with_certificates_talk(authority: Authority) -> None:
             assert answer.text == "3000000"
             (connection,) = manager.connections
             assert connection.peer.role is Role.WORKER
-            assert connection.session._opener is None  # TLS seals; nothing is sealed twice
+            assert connection.session.agreement.opener is None  # TLS seals; nothing is sealed twice
 
     run(main)
 

@@ -54,7 +54,7 @@ def hearsay_believed(
         lifecycle.mark_dead(core.table.peers[node], ClaimedState.SILENT, is_from_gossip=False)
 
     lifecycle.suspect_strongly = condemned  # type: ignore[method-assign]
-    core._timer_handlers[TimerKind.SUSPICION] = run_out
+    core.timer_handlers[TimerKind.SUSPICION] = run_out
     return core
 
 

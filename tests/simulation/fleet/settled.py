@@ -1,6 +1,6 @@
-"""A fleet that has long found itself: every member knows every other, nothing is left to tell.
+"""A fleet whose members all know each other and have no updates left to gossip.
 
-Joining a thousand simulated nodes takes longer than what is to be measured afterwards.
+Joining a thousand simulated nodes takes longer than the measurements afterwards.
 """
 
 from hyperscale.membership.core import Membership
@@ -12,7 +12,7 @@ from tests.simulation.kernel import Monitor, World
 
 
 class Unobserved(Monitor):
-    """Looks at nothing and lets changes go."""
+    """A monitor that drops every change."""
 
     def after(self, host) -> None:  # type: ignore[no-untyped-def]  # the hot path of a benchmark
         program = host.program
@@ -21,7 +21,7 @@ class Unobserved(Monitor):
 
 
 def settled_fleet(world: World, addresses: list[str], config: FleetConfig) -> None:
-    """Starts a process on every address and lets each know all the others."""
+    """Start a process on every address, and make each know all the others."""
     for address in addresses:
         world.add(address, lambda host: MemberProgram(host, config)).start()
     cores = [world.hosts[address].program.core for address in addresses]
@@ -54,6 +54,5 @@ def _meet(core: Membership, known: list[MemberUpdate]) -> None:
     context.timers.cancel(TimerKind.GOSSIP_ROUND, None)
     every_s = push_pull_s(context.config.push_pull_s, len(core.table))
     context.set_timer(TimerKind.PUSH_PULL_ROUND, None, every_s * context.rng.random())
-    context.timers._rebuild()
     context.audit_log.entries.clear()
     context.effects = []
