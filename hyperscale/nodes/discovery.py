@@ -88,35 +88,28 @@ class DiscoveryDriver:
 
     async def _probe(self, address: str, timeout_s: float) -> None:
         host, port = split_address(address)
+        peer = self._server.local
         try:
             async with asyncio.timeout(timeout_s):
-                if await self._is_local(host, port):
-                    self._answered_by_local(address)
-                    return
-                connection = await self._server.dial(host, port)
+                if not await self._is_local(host, port):
+                    peer = (await self._server.dial(host, port)).peer
+                    self.node_at[address] = peer.node_id
         except PeerProtocolError as error:
             # LOOPED: this node answered at an address it does not know as its own.
-            if error.reason is RefusalReason.LOOPED:
-                self._answered_by_local(address)
-            else:
+            if error.reason is not RefusalReason.LOOPED:
                 self.feed(ProbeFailed(address, str(error)))
+                return
         except (CallError, OSError) as error:
             _log.debug("probe.failed: %s", error, extra={"address": address})
             self.feed(ProbeFailed(address))
-        else:
-            peer = connection.peer
-            self.node_at[address] = peer.node_id
-            self.feed(ProbeAnswered(address, peer.node_id, peer.cluster, peer.environment))
+            return
+        self.feed(ProbeAnswered(address, peer.node_id, peer.cluster, peer.environment))
 
     async def _is_local(self, host: str, port: int) -> bool:
         """Return True if `host:port` resolves to the address of this node."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return any(format_address(*place[:2]) == self.address for *_, place in found)
-
-    def _answered_by_local(self, address: str) -> None:
-        local = self._server.local
-        self.feed(ProbeAnswered(address, local.node_id, local.cluster, local.environment))
 
     async def _resolve(self, name: str, timeout_s: float) -> None:
         if self._resolver is None:

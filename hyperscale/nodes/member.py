@@ -306,13 +306,13 @@ class MemberNode:
     def healthz(self) -> Response:
         """Answer /healthz: the process is alive."""
         status = {"status": "ok", "node": self.node_id, "role": str(self.server.local.role)}
-        return json_response(HTTPStatus.OK, msgspec.json.encode(status))
+        return json_response(HTTPStatus.OK, status)
 
     def readyz(self) -> Response:
         """Answer /readyz: whether the node should get work, and why not."""
         why_not = self.why_not_ready()
-        body = msgspec.json.encode(ReadinessReport(ready=not why_not, why_not=why_not))
-        return json_response(HTTPStatus.SERVICE_UNAVAILABLE if why_not else HTTPStatus.OK, body)
+        status = HTTPStatus.SERVICE_UNAVAILABLE if why_not else HTTPStatus.OK
+        return json_response(status, ReadinessReport(ready=not why_not, why_not=why_not))
 
 
 @asynccontextmanager

@@ -15,33 +15,16 @@ from typing import Any, get_args
 import msgspec
 
 from hyperscale.config.addresses import split_address
+from hyperscale.membership import events
 from hyperscale.membership.core import Membership
 from hyperscale.membership.discovery import Discovery, MemberDown, MemberUp
 from hyperscale.membership.events import (
     LIVING,
-    AddressChanged,
-    DatagramReceived,
-    DialAnswered,
-    DialMember,
-    DialRefused,
-    DrainSocket,
-    DropSession,
-    IncarnationRaised,
-    KeepSession,
-    LeaveCompleted,
-    LeaveRequested,
     MemberChanged,
     MemberDied,
-    MemberDiscovered,
     MembershipEffect,
     MembershipEvent,
     MemberState,
-    PushPullCompleted,
-    PushPullFailed,
-    PushPullRequested,
-    ReplyToPushPull,
-    SendDatagram,
-    StartPushPull,
 )
 from hyperscale.membership.messages import Datagram, PushPull, PushPullReply
 from hyperscale.nodes.discovery import DiscoveryDriver, Resolver
@@ -84,7 +67,7 @@ class MembershipDriver:
             server=server,
             tasks=tasks,
             resolver=resolver,
-            on_contact=lambda found: self.feed(MemberDiscovered(found)),
+            on_contact=lambda found: self.feed(events.MemberDiscovered(found)),
         )
         self.datagrams = datagrams
         self.counts: Counter[str] = Counter()
@@ -98,19 +81,19 @@ class MembershipDriver:
         self._sessions: dict[str, asyncio.Task[None]] = {}
         self._dialing: set[str] = set()
         performers: dict[type, Callable[[Any], Any]] = {
-            SendDatagram: lambda effect: datagrams.send(effect.address, effect.datagram),
+            events.SendDatagram: lambda effect: datagrams.send(effect.address, effect.datagram),
             MemberChanged: self._report_change,
             MemberDied: self._report_death,
-            StartPushPull: lambda effect: tasks.spawn_request(
+            events.StartPushPull: lambda effect: tasks.spawn_request(
                 self._push_pull(effect), f"push-pull:{effect.address}"
             ),
-            ReplyToPushPull: lambda effect: effect.token.reply(effect.reply),
-            DialMember: self._dial_member,
-            KeepSession: self._keep_session,
-            DropSession: self._drop_session,
-            DrainSocket: self._drain_socket,
-            IncarnationRaised: self._raise_incarnation,
-            LeaveCompleted: self._complete_leave,
+            events.ReplyToPushPull: lambda effect: effect.token.reply(effect.reply),
+            events.DialMember: self._dial_member,
+            events.KeepSession: self._keep_session,
+            events.DropSession: self._drop_session,
+            events.DrainSocket: self._drain_socket,
+            events.IncarnationRaised: self._raise_incarnation,
+            events.LeaveCompleted: self._complete_leave,
         }
         self._driver: CoreDriver[MembershipEvent, MembershipEffect] = CoreDriver(
             core,
@@ -134,12 +117,12 @@ class MembershipDriver:
         """Announce that this node is reached at another address."""
         _log.info("node.moved", extra={"address": address, "was": self.discovery.address})
         self.discovery.address = address
-        self.feed(AddressChanged(address))
+        self.feed(events.AddressChanged(address))
 
     def leave(self) -> None:
         """Announce that this node leaves; `left` is done once the others had time to hear it."""
         self.discovery.stop()
-        self.feed(LeaveRequested())
+        self.feed(events.LeaveRequested())
 
     def stop(self) -> None:
         """Take no more events. The supervisor ends the tasks."""
@@ -150,37 +133,37 @@ class MembershipDriver:
 
     def _received(self, source: str, node: str, incarnation: int, message: Any) -> None:
         if type(message) in _DATAGRAMS:  # messages of streams are ignored
-            self.feed(DatagramReceived(source, node, incarnation, message))
+            self.feed(events.DatagramReceived(source, node, incarnation, message))
 
     def push_pull_requested(self, call: InboundCall, request: PushPull) -> None:
         """Handle the push-pull of another member; `ReplyToPushPull` answers the call."""
         peer = call.peer
-        self.feed(PushPullRequested(peer.node_id, peer.incarnation, request, call))
+        self.feed(events.PushPullRequested(peer.node_id, peer.incarnation, request, call))
 
     # -- effects --------------------------------------------------------------------------
 
-    def _dial_member(self, effect: DialMember) -> None:
+    def _dial_member(self, effect: events.DialMember) -> None:
         if effect.node not in self._dialing:
             self._dialing.add(effect.node)
             self._tasks.spawn_request(self._dial_once(effect), f"dial:{effect.address}")
 
-    def _keep_session(self, effect: KeepSession) -> None:
+    def _keep_session(self, effect: events.KeepSession) -> None:
         self._drop_session(effect)
         self._sessions[effect.node] = self._tasks.spawn(
             self._maintain_session(effect), f"session:{effect.address}"
         )
 
-    def _drop_session(self, effect: KeepSession | DropSession) -> None:
+    def _drop_session(self, effect: events.KeepSession | events.DropSession) -> None:
         task = self._sessions.pop(effect.node, None)
         if task is not None:
             task.cancel()
 
-    def _drain_socket(self, effect: DrainSocket) -> None:
+    def _drain_socket(self, effect: events.DrainSocket) -> None:
         self.counts["stalls"] += 1
         _log.info("node.stalled", extra={"late_s": round(effect.late_s, 3)})
         self.datagrams.drain()
 
-    def _complete_leave(self, _: LeaveCompleted) -> None:
+    def _complete_leave(self, _: events.LeaveCompleted) -> None:
         if not self.left.done():
             self.left.set_result(None)
 
@@ -220,7 +203,7 @@ class MembershipDriver:
         )
         self._on_change(died)
 
-    def _raise_incarnation(self, effect: IncarnationRaised) -> None:
+    def _raise_incarnation(self, effect: events.IncarnationRaised) -> None:
         incarnation = effect.incarnation
         _log.warning(
             "incarnation.raised", extra={"incarnation": incarnation, "detail": effect.reason}
@@ -230,7 +213,7 @@ class MembershipDriver:
 
     # -- streams --------------------------------------------------------------------------
 
-    async def _push_pull(self, effect: StartPushPull) -> None:
+    async def _push_pull(self, effect: events.StartPushPull) -> None:
         try:
             async with asyncio.timeout(PUSH_PULL_S):
                 node = effect.node or self.discovery.node_at.get(effect.address, "")
@@ -242,13 +225,13 @@ class MembershipDriver:
         except (PeerProtocolError, CallError, OSError) as error:
             self.counts["syncs_failed"] += 1
             _log.debug("push_pull.failed: %s", error, extra={"address": effect.address})
-            self.feed(PushPullFailed(effect.node))
+            self.feed(events.PushPullFailed(effect.node))
             return
         self.counts["syncs"] += 1
         peer = connection.peer
-        self.feed(PushPullCompleted(peer.node_id, peer.incarnation, reply))
+        self.feed(events.PushPullCompleted(peer.node_id, peer.incarnation, reply))
 
-    async def _dial_once(self, effect: DialMember) -> None:
+    async def _dial_once(self, effect: events.DialMember) -> None:
         try:
             await self._dial(effect.node, effect.incarnation, effect.address)
         finally:
@@ -256,26 +239,24 @@ class MembershipDriver:
 
     async def _dial(self, node: str, incarnation: int, address: str) -> Connection | None:
         """Connect and report the outcome; return the connection if it is to that incarnation."""
+        connection: Connection | None = None
+        peer = self._server.local
         try:
             async with asyncio.timeout(DIAL_S):
                 connection = await self._server.dial(*split_address(address))
+                peer = connection.peer
         except ConnectionRefusedError:
-            self.feed(DialRefused(node, incarnation, address))
+            self.feed(events.DialRefused(node, incarnation, address))
             return None
         except (PeerProtocolError, CallError, OSError) as error:
             _log.debug("dial.failed: %s", error, extra={"address": address, "member": node})
-            if isinstance(error, PeerProtocolError) and error.reason is RefusalReason.LOOPED:
-                local = self._server.local  # this node has that address by now
-                self.feed(
-                    DialAnswered(node, incarnation, address, local.node_id, local.incarnation)
-                )
-            return None
-        peer = connection.peer
-        self.feed(DialAnswered(node, incarnation, address, peer.node_id, peer.incarnation))
-        found = (peer.node_id, peer.incarnation)
-        return connection if found == (node, incarnation) else None
+            # LOOPED: this node has that address by now.
+            if not isinstance(error, PeerProtocolError) or error.reason is not RefusalReason.LOOPED:
+                return None
+        self.feed(events.DialAnswered(node, incarnation, address, peer.node_id, peer.incarnation))
+        return connection if (peer.node_id, peer.incarnation) == (node, incarnation) else None
 
-    async def _maintain_session(self, session: KeepSession) -> None:
+    async def _maintain_session(self, session: events.KeepSession) -> None:
         """Keep a connection; when it ends, dial again to see whether the process still runs."""
         node, incarnation = session.node, session.incarnation
         while True:

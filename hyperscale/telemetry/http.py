@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import cast
 
+import msgspec
 from msgspec import Struct
 
 from hyperscale.errors import InputError
@@ -146,6 +147,6 @@ def plain(status: HTTPStatus, text: str) -> Response:
     return Response(status, "text/plain; charset=utf-8", text.encode() + b"\n")
 
 
-def json_response(status: HTTPStatus, body: bytes) -> Response:
-    """Return an answer of encoded JSON."""
-    return Response(status, "application/json", body + b"\n")
+def json_response(status: HTTPStatus, value: object) -> Response:
+    """Return an answer of JSON."""
+    return Response(status, "application/json", msgspec.json.encode(value) + b"\n")

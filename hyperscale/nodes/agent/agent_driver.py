@@ -15,28 +15,9 @@ from typing import Any, get_args
 from msgspec.structs import asdict
 
 from hyperscale.errors import InvariantError
+from hyperscale.jobs.agent import events
 from hyperscale.jobs.agent.core import Agent
-from hyperscale.jobs.agent.events import (
-    AgentEffect,
-    AgentEvent,
-    CommandReceived,
-    DrainRequested,
-    EraseResult,
-    LeaderCommand,
-    LeaseAttempt,
-    PlaceReported,
-    PrepareAttempt,
-    ReplyToCommand,
-    ReportAnswered,
-    ResultsRestored,
-    ResultStored,
-    SendMessage,
-    SendReport,
-    StartAttempt,
-    StopAttempt,
-    StoreResult,
-    UsageMeasured,
-)
+from hyperscale.jobs.agent.events import AgentEffect, AgentEvent, LeaderCommand
 from hyperscale.jobs.messages import (
     AnnounceCores,
     AttemptId,
@@ -92,15 +73,17 @@ class AgentDriver(NodeService):
         self._executors = WorkerExecutors(cores, feed=self.feed, fetch=fetcher.fetch, spawn=spawn)
         self._usage = UsageMeter(cores)
         performers: dict[type, Callable[[Any], Any]] = {
-            ReplyToCommand: self._reply,
-            SendMessage: self._send,
-            SendReport: lambda effect: spawn(self._send_report(effect), f"report:{effect.to}"),
-            PrepareAttempt: self._executors.prepare,
-            StartAttempt: self._executors.start,
-            LeaseAttempt: self._executors.renew,
-            StopAttempt: self._stop_attempt,
-            StoreResult: self._store,
-            EraseResult: lambda effect: spawn(self._erase(effect), "erase-result"),
+            events.ReplyToCommand: self._reply,
+            events.SendMessage: self._send,
+            events.SendReport: lambda effect: spawn(
+                self._send_report(effect), f"report:{effect.to}"
+            ),
+            events.PrepareAttempt: self._executors.prepare,
+            events.StartAttempt: self._executors.start,
+            events.LeaseAttempt: self._executors.renew,
+            events.StopAttempt: self._stop_attempt,
+            events.StoreResult: self._store,
+            events.EraseResult: lambda effect: spawn(self._erase(effect), "erase-result"),
         }
         self._driver: CoreDriver[AgentEvent, AgentEffect] = CoreDriver(
             self.agent,
@@ -125,12 +108,12 @@ class AgentDriver(NodeService):
         results = await self._storage.open()
         await self._executors.open()
         self._is_open = True
-        self.feed(ResultsRestored(results))
+        self.feed(events.ResultsRestored(results))
         self._member.tasks.spawn_every(MEASURE_EVERY_S, self._measure, "agent:measure")
 
     async def leave(self) -> None:
         """Stop all attempts so that other workers retry them; wait for all acknowledgements."""
-        self.feed(DrainRequested(hands_over=True))
+        self.feed(events.DrainRequested(hands_over=True))
         with suppress(TimeoutError):  # unacknowledged results are on disk
             async with asyncio.timeout(self._hand_over_s):
                 while not self.agent.is_idle:
@@ -190,7 +173,7 @@ class AgentDriver(NodeService):
 
     def feed(self, event: AgentEvent) -> None:
         """Hand one event to the core and perform its effects."""
-        if isinstance(event, PlaceReported):
+        if isinstance(event, events.PlaceReported):
             self._usage.note_actions(event.attempt_id, event.place, event.report.actions)
         self._driver.feed(event)
 
@@ -205,22 +188,22 @@ class AgentDriver(NodeService):
         """Take a command of a job leader; `ReplyToCommand` answers the call."""
         if not self._is_open:
             raise OverloadedError("the executors are starting", retry_after_s=_STARTS_WITHIN_S)
-        self.feed(CommandReceived(call.peer.node_id, command, call))
+        self.feed(events.CommandReceived(call.peer.node_id, command, call))
 
     def _drain_requested(self, _call: InboundCall, _request: DrainWorker) -> DrainWorkerReply:
         """Accept no new work."""
-        self.feed(DrainRequested())
+        self.feed(events.DrainRequested())
         return DrainWorkerReply(len(self.agent.attempts))
 
     def _measure(self) -> None:
         phases = self.agent.attempts
         live = {each for each, phase in phases.items() if phase is not PartPhase.FINISHED}
         cpu = self._usage.measure(self._executors.pids, live, now_s=now_s())
-        self.feed(UsageMeasured(cpu=cpu, memory=self._member.load_monitor.memory))
+        self.feed(events.UsageMeasured(cpu=cpu, memory=self._member.load_monitor.memory))
 
     # --- effects ----------------------------------------------------------------------------
 
-    def _reply(self, effect: ReplyToCommand) -> None:
+    def _reply(self, effect: events.ReplyToCommand) -> None:
         call: InboundCall = effect.token
         try:
             call.reply(fit(effect.reply))
@@ -228,7 +211,7 @@ class AgentDriver(NodeService):
             _log.error("message.unfit: %s", error, extra={"to": call.peer.node_id})
             call.abandon()
 
-    def _send(self, effect: SendMessage) -> None:
+    def _send(self, effect: events.SendMessage) -> None:
         if isinstance(effect.message, AnnounceCores):
             self._announcer.announce(effect.message)
             return
@@ -238,19 +221,19 @@ class AgentDriver(NodeService):
         for node in self._managers.all() if effect.to is None else [effect.to]:
             self._managers.send(node, message)
 
-    async def _send_report(self, effect: SendReport) -> None:
+    async def _send_report(self, effect: events.SendReport) -> None:
         reply: ReportProgressReply | None = None
         try:
             reply = await self._managers.call(effect.to, fit(effect.progress), ReportProgressReply)
         except CallError as error:
             _log.debug("report.lost: %s", error, extra={"to": effect.to})
-        self.feed(ReportAnswered(effect.progress.group, effect.to, reply))
+        self.feed(events.ReportAnswered(effect.progress.group, effect.to, reply))
 
-    def _stop_attempt(self, effect: StopAttempt) -> None:
+    def _stop_attempt(self, effect: events.StopAttempt) -> None:
         _log.info("attempt.stopping", extra={**asdict(effect.attempt_id), "reason": effect.reason})
         self._executors.stop(effect)
 
-    def _store(self, effect: StoreResult) -> None:
+    def _store(self, effect: events.StoreResult) -> None:
         result = effect.result
         _log.info(
             "attempt.finished",
@@ -270,7 +253,7 @@ class AgentDriver(NodeService):
         except OSError as error:  # a result sent from memory is better than none
             fields = {**asdict(attempt_id), "error": str(error)}
             _log.error("result.not_stored: %s", error, extra=fields)
-        self.feed(ResultStored(attempt_id))
+        self.feed(events.ResultStored(attempt_id))
 
-    async def _erase(self, effect: EraseResult) -> None:
+    async def _erase(self, effect: events.EraseResult) -> None:
         await self._storage.run(self._storage.results.erase, effect.attempt_id)

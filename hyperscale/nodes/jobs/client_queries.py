@@ -27,7 +27,7 @@ from hyperscale.errors import InputError
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.machine import JobMachine, Limits
-from hyperscale.jobs.committed.state import Job, JobView, decode_job, view_of
+from hyperscale.jobs.committed.state import JobView, decode_job, view_of
 from hyperscale.jobs.messages import AnnounceCores
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.server.ledger import STRONG, Ledger
@@ -134,8 +134,7 @@ class ClientQueries:
             await self._ledger.fresh(group, STRONG)
             view = self._view(group, request.job)
             if view is None:
-                record = await self._record(request.job)
-                return GetJobReply(job=None if record is None else view_of(record))
+                return GetJobReply(job=await self._final_view(request.job))
             return GetJobReply(job=view, live=self._live(group, request.job))
 
         return await self._routing.answer(call, group, request, GetJobReply, here)
@@ -156,10 +155,10 @@ class ClientQueries:
         while True:
             view = self._view(group, request.job)
             if view is None:
-                record = await self._record(request.job)
-                if record is None:
+                view = await self._final_view(request.job)
+                if view is None:
                     raise no_such_job(request.job)
-                yield WatchJobUpdate(job=view_of(record))
+                yield WatchJobUpdate(job=view)
                 return
             lines, sent, has_more = self._lines(request.job, sent)
             if has_more:  # the update with the last line says that the job has ended
@@ -317,9 +316,9 @@ class ClientQueries:
         final = [data for _, _, _, _, kind, data in rows if kind == _FINAL_KIND]
         return final[-1] if final else None
 
-    async def _record(self, job: str) -> Job | None:
+    async def _final_view(self, job: str) -> JobView | None:
         data = await self._record_bytes(job)
-        return None if data is None else decode_job(data)
+        return None if data is None else view_of(decode_job(data))
 
 
 def _unended(view: JobView) -> JobView:
