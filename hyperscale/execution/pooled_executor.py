@@ -301,40 +301,38 @@ class PooledExecutor:
     def _on_message(self, message: FromExecutor) -> None:
         self._watch.note_message()
         phase = _MOVE_BY_MESSAGE.get(type(message))
-        if phase is not None and phase not in EXECUTOR_MOVES[self._phase]:
-            self._on_garbage(f"{type(message).__name__} while {self._phase.name.lower()}")
-            return
+        if phase is not None:
+            if phase not in EXECUTOR_MOVES[self._phase]:
+                self._on_garbage(f"{type(message).__name__} while {self._phase.value}")
+                return
+            self._become(phase)
         slot = self._slot
         match message:
             case ExecutorHello():
-                self._become(ExecutorPhase.IDLE)
                 _resolve(self._greeted, None)
             case SlotReport():
                 self._on_event(message)
             case _ if slot is None:
                 self._on_garbage(f"{type(message).__name__} without a slot")
             case SlotPrepared():
-                self._become(ExecutorPhase.PREPARED)
                 _resolve(slot.answer, message)
             case SlotRefused():
-                self._become_idle(is_leaving=message.tainted)
+                self._release(is_leaving=message.tainted)
                 _resolve(slot.answer, message)
             case SlotTearingDown():
                 if slot.is_announced:  # else hooks of a failed setup run
                     self._on_event(message)
-                self._become(ExecutorPhase.TEARING_DOWN)
                 self._watch.is_tearing_down = True
             case SlotFinished():
                 self.process.flush_output()  # the output of a slot comes before its end
-                self._become_idle(is_leaving=message.tainted)
+                self._release(is_leaving=message.tainted)
                 if slot.is_announced:
                     self._on_event(message)
                 else:  # requests of its setup hooks count all the same
                     self._on_event(SlotReport(report=message.report))
                     _resolve(slot.early_end, RunError("stopped while preparing"))
 
-    def _become_idle(self, *, is_leaving: bool) -> None:
-        self._become(ExecutorPhase.IDLE)
+    def _release(self, *, is_leaving: bool) -> None:
         self._is_leaving = self._is_leaving or is_leaving
         self._watch.reset()
         self._is_idle.set()

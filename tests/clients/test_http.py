@@ -28,7 +28,7 @@ def header_of(echoed: dict[str, object], name: str) -> str | None:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
-def test_every_method_arrives_as_itself(target: RunningTarget, method: str) -> None:
+def test_every_method_arrives_unchanged(target: RunningTarget, method: str) -> None:
     async def work(lab: Lab) -> HTTPResponse:
         return await lab.http.request(method, f"{target.url}/echo")
 
@@ -80,7 +80,7 @@ def test_headers_params_cookies_and_auth_arrive(target: RunningTarget) -> None:
         ({"data": "x", "headers": {"Content-Type": "a/b"}}, "a/b", b"x"),
     ],
 )
-def test_bodies_arrive_encoded_and_named(
+def test_bodies_arrive_with_their_content_type(
     target: RunningTarget, call: dict[str, object], content_type: str, body: bytes
 ) -> None:
     async def work(lab: Lab) -> tuple[HTTPResponse, HTTPResponse]:
@@ -111,7 +111,7 @@ def test_a_multipart_body_holds_fields_and_files(target: RunningTarget) -> None:
     assert body.rstrip().endswith(b"--")
 
 
-def test_a_body_larger_than_any_buffer_goes_out_and_comes_back_whole(
+def test_a_body_larger_than_any_buffer_is_echoed_completely(
     target: RunningTarget,
 ) -> None:
     content = bytes(range(256)) * 8192  # 2 MiB
@@ -124,7 +124,7 @@ def test_a_body_larger_than_any_buffer_goes_out_and_comes_back_whole(
 
 @pytest.mark.parametrize("size", [0, 1, 100, 65_536, 1_000_000])
 @pytest.mark.parametrize("query", ["", "?chunked"])
-def test_response_bodies_of_any_size_and_framing(
+def test_response_bodies_of_any_size_and_framing_are_read(
     target: RunningTarget, size: int, query: str
 ) -> None:
     async def work(lab: Lab) -> HTTPResponse:
@@ -206,7 +206,7 @@ def test_cookies_belong_to_one_virtual_user(target: RunningTarget) -> None:
     assert "one" not in theirs
 
 
-def test_connections_are_kept_shared_or_fresh_as_asked(target: RunningTarget) -> None:
+def test_connections_are_kept_shared_or_new_as_configured(target: RunningTarget) -> None:
     async def work(lab: Lab) -> int:
         for user in range(3):
             for _ in range(4):
@@ -238,7 +238,7 @@ def test_shared_connections_queue_beyond_their_limit(target: RunningTarget) -> N
     assert target.counts()["connections"]["peak"] == 128
 
 
-def test_statuses_are_responses_not_errors(target: RunningTarget) -> None:
+def test_responses_with_error_statuses_do_not_raise(target: RunningTarget) -> None:
     async def work(lab: Lab) -> list[int]:
         codes = (200, 204, 304, 400, 404, 500, 503)
         return [(await lab.http.get(f"{target.url}/status/{code}")).status for code in codes]
@@ -246,7 +246,7 @@ def test_statuses_are_responses_not_errors(target: RunningTarget) -> None:
     assert in_lab(work) == [200, 204, 304, 400, 404, 500, 503]
 
 
-def test_a_body_nobody_sees_is_not_kept(target: RunningTarget) -> None:
+def test_a_body_that_no_code_reads_is_not_kept(target: RunningTarget) -> None:
     async def work(lab: Lab) -> HTTPResponse:
         return await lab.http.get(f"{target.url}/bytes/1000")
 
@@ -255,7 +255,7 @@ def test_a_body_nobody_sees_is_not_kept(target: RunningTarget) -> None:
     assert response.headers["content-length"] == "1000"
 
 
-def test_interim_responses_are_passed_over(target: RunningTarget) -> None:
+def test_interim_responses_are_skipped(target: RunningTarget) -> None:
     async def work(lab: Lab) -> int:
         return (await lab.http.get(f"{target.url}/broken/interim")).status
 
@@ -294,7 +294,7 @@ def test_a_broken_server_is_a_classified_error(
     assert after == 200
 
 
-def test_a_reset_is_a_reset(target: RunningTarget) -> None:
+def test_a_reset_connection_is_reported_as_reset(target: RunningTarget) -> None:
     async def work(lab: Lab) -> str:
         with pytest.raises(RequestError) as caught:
             await lab.http.post(f"{target.url}/reset")
@@ -303,7 +303,7 @@ def test_a_reset_is_a_reset(target: RunningTarget) -> None:
     assert in_lab(work) == "reset"
 
 
-def test_an_answer_that_closes_is_taken_and_the_next_call_opens_anew(target: RunningTarget) -> None:
+def test_a_response_that_closes_its_connection_is_accepted(target: RunningTarget) -> None:
     async def work(lab: Lab) -> list[int]:
         return [(await lab.http.get(f"{target.url}/close")).status for _ in range(3)]
 
@@ -314,7 +314,7 @@ def test_an_answer_that_closes_is_taken_and_the_next_call_opens_anew(target: Run
     ("url", "error"),
     [("http://127.0.0.1:1/", "connect"), ("http://no-such-host.invalid/", "dns")],
 )
-def test_what_cannot_be_reached_is_classified(url: str, error: str) -> None:
+def test_unreachable_targets_are_classified_errors(url: str, error: str) -> None:
     async def work(lab: Lab) -> list[str]:
         seen = []
         for _ in range(2):
@@ -362,7 +362,7 @@ def test_each_timeout_names_what_was_waited_for(target: RunningTarget, silent: i
     assert "no connection within 0.2 s" in connect[1]
 
 
-def test_a_cancelled_call_lets_go_of_its_connection(target: RunningTarget) -> None:
+def test_a_cancelled_call_releases_its_connection(target: RunningTarget) -> None:
     async def work(lab: Lab) -> tuple[int, int]:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
@@ -386,7 +386,7 @@ def test_a_call_can_be_made_a_task_gathered_and_bounded(target: RunningTarget) -
     assert in_lab(work) == [201, 202, 203, 200]
 
 
-def test_a_cancelled_task_of_a_call_lets_go_of_its_connection(target: RunningTarget) -> None:
+def test_a_cancelled_task_of_a_call_releases_its_connection(target: RunningTarget) -> None:
     async def work(lab: Lab) -> tuple[bool, int]:
         task = asyncio.create_task(lab.http.get(f"{target.url}/delay/5000"))
         await asyncio.sleep(0)
@@ -406,7 +406,7 @@ def test_a_call_from_another_thread_is_refused(target: RunningTarget) -> None:
     assert target.counts()["total"] == 0
 
 
-def test_cutting_cancels_whoever_waits(target: RunningTarget) -> None:
+def test_cutting_cancels_tasks_that_await_a_response(target: RunningTarget) -> None:
     async def work(lab: Lab) -> list[bool]:
         calls = [asyncio.ensure_future(_wait(lab, target.url)) for _ in range(5)]
         while lab.hub.in_flight < 5:
@@ -462,7 +462,9 @@ def test_ipv6_targets_work() -> None:
         ("http://h/", {"files": {"a": 3}}, "not a file"),
     ],
 )
-def test_a_wrong_call_says_what_is_wrong(url: str, call: dict[str, object], message: str) -> None:
+def test_a_wrong_call_is_refused_with_its_reason(
+    url: str, call: dict[str, object], message: str
+) -> None:
     async def work(lab: Lab) -> str:
         with pytest.raises(InputError) as caught:
             await lab.http.post(url, **call)  # type: ignore[arg-type]
@@ -471,7 +473,7 @@ def test_a_wrong_call_says_what_is_wrong(url: str, call: dict[str, object], mess
     assert message in in_lab(work)
 
 
-def test_a_kept_connection_closed_by_the_server_is_no_failure() -> None:
+def test_a_kept_connection_that_the_server_closed_is_no_failure() -> None:
     """The server answers one request a connection and then closes it without saying so."""
     server = socket.create_server(("127.0.0.1", 0))
 

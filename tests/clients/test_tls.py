@@ -32,7 +32,9 @@ def test_an_unknown_authority_is_refused_by_default(tls_target: RunningTarget) -
     assert in_lab(work) == "tls"
 
 
-def test_verify_false_and_an_own_ca_let_it_pass(tls_target: RunningTarget, ca_file: str) -> None:
+def test_verify_false_and_a_custom_ca_accept_the_certificate(
+    tls_target: RunningTarget, ca_file: str
+) -> None:
     async def work(lab: Lab) -> list[HTTPResponse]:
         trusting = await lab.http.get(f"{tls_target.url}/", verify=False)
         return [trusting, await lab.user(1).get(f"{tls_target.url}/", ca=ca_file)]
@@ -43,7 +45,7 @@ def test_verify_false_and_an_own_ca_let_it_pass(tls_target: RunningTarget, ca_fi
     assert trusted.exchange.tls_cipher
 
 
-def test_large_bodies_both_ways(tls_target: RunningTarget) -> None:
+def test_large_bodies_are_sent_and_received_over_tls(tls_target: RunningTarget) -> None:
     content = bytes(range(256)) * 4096
 
     async def work(lab: Lab) -> HTTPResponse:
@@ -111,7 +113,7 @@ def strict_server(tmp_path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     server.server_close()
 
 
-def test_client_certificates_open_the_door(strict_server: tuple[int, dict[str, str]]) -> None:
+def test_client_certificates_are_accepted(strict_server: tuple[int, dict[str, str]]) -> None:
     port, files = strict_server
 
     async def work(lab: Lab) -> tuple[str, list[int]]:

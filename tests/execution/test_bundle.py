@@ -44,7 +44,7 @@ def entries(payload: bytes) -> list[str]:
         return archive.namelist()
 
 
-def test_the_test_file_and_its_local_modules_travel_and_nothing_else_does(tmp_path: Path) -> None:
+def test_a_bundle_has_the_test_file_and_its_local_modules_and_nothing_else(tmp_path: Path) -> None:
     file = tree(
         tmp_path,
         {
@@ -67,7 +67,7 @@ def test_the_test_file_and_its_local_modules_travel_and_nothing_else_does(tmp_pa
     ]
 
 
-def test_a_bundle_does_not_depend_on_where_or_when_or_in_which_order_files_were_made(
+def test_a_bundle_does_not_depend_on_directory_time_or_order_of_files(
     tmp_path: Path,
 ) -> None:
     files = {
@@ -92,7 +92,7 @@ def test_a_bundle_does_not_depend_on_where_or_when_or_in_which_order_files_were_
     names=st.sets(st.from_regex(r"\Abt_[a-z]{1,6}\Z"), min_size=1, max_size=6),
     seed=st.integers(0, 1000),
 )
-def test_any_web_of_modules_is_bundled_whole_and_the_same_each_time(
+def test_any_graph_of_modules_is_bundled_completely_and_reproducibly(
     tmp_path_factory: pytest.TempPathFactory, names: set[str], seed: int
 ) -> None:
     root = tmp_path_factory.mktemp("web")
@@ -115,14 +115,14 @@ def test_any_web_of_modules_is_bundled_whole_and_the_same_each_time(
     assert bundle_file(first).payload == made.payload
 
 
-def test_one_changed_byte_changes_the_digest(tmp_path: Path) -> None:
+def test_one_changed_byte_changes_the_name_of_a_bundle(tmp_path: Path) -> None:
     file = tree(tmp_path, {"bt_a.py": "x = 1\n"})
     before = bundle_file(file).name
     file.write_text("x = 2\n")
     assert bundle_file(file).name != before
 
 
-def test_a_mounted_bundle_imports_what_was_bundled_not_what_lies_on_disk_now(
+def test_a_mounted_bundle_imports_the_bundled_source_not_the_file_on_disk(
     tmp_path: Path,
 ) -> None:
     file = tree(
@@ -138,7 +138,7 @@ def test_a_mounted_bundle_imports_what_was_bundled_not_what_lies_on_disk_now(
     assert mount(path, str(file)) is module
 
 
-def test_a_mounted_module_knows_its_own_place_and_its_tracebacks_show_it(tmp_path: Path) -> None:
+def test_a_mounted_module_and_its_tracebacks_have_the_path_of_the_file(tmp_path: Path) -> None:
     file = tree(tmp_path, {"bt_a.py": "def fail():\n    raise ValueError('no')\n"})
     module = mount(bundle_file(file).write(tmp_path), str(file))
     assert module.__file__ == str(file)
@@ -149,7 +149,7 @@ def test_a_mounted_module_knows_its_own_place_and_its_tracebacks_show_it(tmp_pat
     assert "raise ValueError('no')" in text
 
 
-def test_another_bundle_takes_the_place_of_the_mounted_one(tmp_path: Path) -> None:
+def test_mounting_a_bundle_unmounts_the_one_before(tmp_path: Path) -> None:
     modules = []
     for value in (1, 2):
         root = tmp_path / str(value)
@@ -158,7 +158,7 @@ def test_another_bundle_takes_the_place_of_the_mounted_one(tmp_path: Path) -> No
     assert [module.x for module in modules] == [1, 2]
 
 
-def test_each_job_finds_the_modules_of_a_bundle_as_they_were_written(tmp_path: Path) -> None:
+def test_each_job_imports_the_modules_of_a_bundle_again(tmp_path: Path) -> None:
     file = tree(tmp_path, {"bt_a.py": "import bt_b\n", "bt_b.py": "seen = []\n"})
     path = bundle_file(file).write(tmp_path)
     mount(path, str(file), job="one").bt_b.seen.append("one")
@@ -166,7 +166,7 @@ def test_each_job_finds_the_modules_of_a_bundle_as_they_were_written(tmp_path: P
     assert mount(path, str(file), job="two").bt_b.seen == []
 
 
-def test_a_module_of_the_same_name_does_not_stand_in_for_the_bundle_s(tmp_path: Path) -> None:
+def test_a_bundled_module_replaces_an_imported_module_of_the_same_name(tmp_path: Path) -> None:
     file = tree(tmp_path, {"bt_a.py": "from bt_b import x\n", "bt_b.py": "x = 1\n"})
     sys.modules["bt_b"] = sys.modules[module_name(file)] = ModuleType("somebody else's")
     assert mount(bundle_file(file).write(tmp_path), str(file)).x == 1
@@ -243,7 +243,7 @@ def test_a_test_file_may_have_any_name(tmp_path: Path, name: str) -> None:
     assert sys.modules.get("json") is not module
 
 
-def test_links_are_followed_and_named_as_they_are_imported(tmp_path: Path) -> None:
+def test_links_are_bundled_under_the_name_they_are_imported_by(tmp_path: Path) -> None:
     tree(tmp_path / "elsewhere", {"real.py": "x = 5\n", "pkg/__init__.py": "", "pkg/m.py": "y=6\n"})
     file = tree(tmp_path / "test", {"bt_a.py": "from bt_link import x\nfrom bt_dir.m import y\n"})
     (tmp_path / "test" / "bt_link.py").symlink_to(tmp_path / "elsewhere" / "real.py")
@@ -270,7 +270,9 @@ def test_a_checkout_of_hyperscale_beside_the_test_is_not_bundled(tmp_path: Path)
     assert entries(bundle_file(file).payload) == ["manifest.json", "src/bt_a.py"]
 
 
-def test_modules_that_cannot_travel_are_named_with_who_imports_them(tmp_path: Path) -> None:
+def test_modules_that_cannot_be_bundled_are_refused_with_the_line_that_imports_them(
+    tmp_path: Path,
+) -> None:
     file = tree(tmp_path, {"bt_a.py": "import bt_fast\n"})
     (tmp_path / "bt_fast.abi3.so").write_bytes(b"")
     with pytest.raises(InputError, match=r"bt_a\.py:1: module 'bt_fast' is a native extension"):
@@ -280,7 +282,7 @@ def test_modules_that_cannot_travel_are_named_with_who_imports_them(tmp_path: Pa
         bundle_file(file)
 
 
-def test_names_only_a_type_checker_imports_do_not_travel(tmp_path: Path) -> None:
+def test_modules_imported_only_for_type_checkers_are_not_bundled(tmp_path: Path) -> None:
     file = tree(
         tmp_path,
         {
@@ -298,7 +300,7 @@ def test_names_only_a_type_checker_imports_do_not_travel(tmp_path: Path) -> None
     assert entries(bundle_file(file).payload) == ["manifest.json", "src/bt_a.py", "src/bt_b.py"]
 
 
-def test_modules_imported_by_a_computed_name_travel_when_they_were_seen_loaded(
+def test_modules_imported_by_a_computed_name_are_bundled_if_they_were_loaded(
     tmp_path: Path,
 ) -> None:
     file = tree(
@@ -335,7 +337,7 @@ def test_literal_import_calls_are_seen(tmp_path: Path) -> None:
     assert "src/bt_p/m.py" in entries(bundle_file(file).payload)
 
 
-def test_files_the_test_names_travel_by_content_under_the_name_as_written(tmp_path: Path) -> None:
+def test_files_that_the_test_names_are_bundled_by_content(tmp_path: Path) -> None:
     file = tree(tmp_path, {"bt_a.py": ""})
     upload = tmp_path / "upload.bin"
     upload.write_bytes(b"\x00content")
@@ -348,7 +350,7 @@ def test_files_the_test_names_travel_by_content_under_the_name_as_written(tmp_pa
         bundle_file(file, files={"upload.bin": str(upload)})
 
 
-def test_a_test_over_the_limit_names_its_biggest_files(
+def test_a_bundle_over_the_size_limit_is_refused_with_its_largest_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bundling, "BUNDLE_BYTES_MAX", 1024)
@@ -371,7 +373,7 @@ def test_a_file_that_is_no_module_is_refused(tmp_path: Path, text: str, message:
         bundle_file(tree(tmp_path, {"bt_a.py": text}))
 
 
-def test_sources_in_another_encoding_arrive_as_written(tmp_path: Path) -> None:
+def test_sources_keep_their_declared_encoding(tmp_path: Path) -> None:
     file = tmp_path / "bt_a.py"
     file.write_bytes("# coding: latin-1\nx = 'é'\n".encode("latin-1"))
     assert mount(bundle_file(file).write(tmp_path), str(file)).x == "é"
@@ -390,7 +392,7 @@ def test_classes_without_a_file_are_sent_by_value_under_a_random_name(
     assert module.Loose.value == 3
 
 
-def test_a_class_that_cannot_travel_is_named(tmp_path: Path) -> None:
+def test_a_class_that_cannot_be_pickled_is_refused_by_name(tmp_path: Path) -> None:
     with (tmp_path / "open").open("w") as handle:
         stuck = type("Stuck", (), {"handle": handle, "__module__": "__main__"})
         with pytest.raises(InputError, match="Stuck: cannot be sent to executors"):

@@ -10,7 +10,7 @@ def limit(rate: int = 100, burst: int = 100) -> OutputLimit:
     return OutputLimit(rate, burst, now_s=0.0)
 
 
-def test_what_fits_passes_untouched() -> None:
+def test_output_within_the_limit_passes_unchanged() -> None:
     assert limit().admit(b"hello\n", now_s=0.0) == b"hello\n"
 
 
@@ -20,7 +20,7 @@ def test_a_write_larger_than_the_bucket_passes_in_part() -> None:
     assert bucket.dropped_bytes == 150
 
 
-def test_after_a_drop_output_resumes_with_one_note_once_half_the_bucket_is_back() -> None:
+def test_after_a_drop_output_resumes_with_one_note_when_the_bucket_is_half_full() -> None:
     bucket = limit()
     bucket.admit(b"x" * 110, now_s=0.0)
     assert bucket.admit(b"lost", now_s=0.4) == b""
@@ -47,7 +47,7 @@ def test_every_byte_is_passed_or_counted_and_the_rate_is_kept(
     assert passed <= 100 + 100 * now_s + 1
 
 
-def test_lines_are_handed_over_whole_and_the_rest_at_the_end() -> None:
+def test_lines_are_delivered_whole_and_the_rest_at_the_end() -> None:
     reader = LineReader(limit())
     assert reader.feed(b"one\ntw", now_s=0.0) == "one\n"
     assert reader.feed(b"o\n", now_s=0.0) == "two\n"
@@ -57,6 +57,6 @@ def test_lines_are_handed_over_whole_and_the_rest_at_the_end() -> None:
     assert reader.finish() == ""
 
 
-def test_a_line_without_an_end_is_not_kept_for_ever() -> None:
+def test_a_very_long_line_is_delivered_in_parts() -> None:
     reader = LineReader(limit(burst=100_000))
     assert reader.feed(b"x" * 9_000, now_s=0.0) == "x" * 9_000

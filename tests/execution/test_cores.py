@@ -13,7 +13,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_version_2_quotas_of_all_parents_count_and_the_tightest_wins(tmp_path: Path) -> None:
+def test_the_lowest_version_2_quota_of_all_parents_counts(tmp_path: Path) -> None:
     write(tmp_path / "a/b/cpu.max", "max 100000\n")
     write(tmp_path / "a/cpu.max", "250000 100000\n")
     write(tmp_path / "cpu.max", "400000 100000\n")
@@ -37,11 +37,11 @@ def test_an_unlimited_version_1_group_is_no_limit(tmp_path: Path) -> None:
     assert cgroup_cores("3:cpu:/\n", tmp_path) is None
 
 
-def test_the_default_is_at_least_one_and_at_most_what_affinity_allows() -> None:
+def test_the_default_number_of_executors_is_between_one_and_the_affinity() -> None:
     assert 1 <= default_executors() <= len(os.sched_getaffinity(0))
 
 
-def test_each_executor_gets_a_core_of_its_own_unless_they_outnumber_the_cores() -> None:
+def test_each_executor_gets_its_own_core_if_there_are_enough() -> None:
     cores = os.sched_getaffinity(0)
     assert set(pinned_cores(len(cores))) == cores
     assert pinned_cores(len(cores) + 1) == [None] * (len(cores) + 1)

@@ -83,7 +83,7 @@ def test_a_decorator_that_hides_the_parameters_gets_them_as_keywords() -> None:
     assert type(run(wrapped, Parts(), [])).__name__ == "UrlValue"
 
 
-def test_results_reach_only_those_that_wait_for_them_and_defaults_are_fresh() -> None:
+def test_a_hook_gets_only_results_it_waits_for_and_its_own_copy_of_defaults() -> None:
     program = compiled(Parts)
     by_name = calls(program)
     results = [None] * program.size
@@ -94,7 +94,7 @@ def test_results_reach_only_those_that_wait_for_them_and_defaults_are_fresh() ->
         assert (plain, both, mine) == ("result of plain", "default", [1])
 
 
-def test_a_step_needs_exactly_what_it_comes_after() -> None:
+def test_a_step_needs_exactly_the_steps_it_comes_after() -> None:
     by_name = calls(compiled(Parts))
     assert by_name["takes"].needs == by_name["plain"].bit
     assert by_name["plain"].needs == 0
@@ -126,7 +126,7 @@ class CountedSeed(Seed):
     iterations = 3
 
 
-def test_results_are_remembered_where_code_reads_them_by_name() -> None:
+def test_results_are_kept_only_if_code_reads_them_by_name() -> None:
     assert compiled(Remembering).remembers
     assert not compiled(Forgetful).remembers
 

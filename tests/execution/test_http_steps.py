@@ -105,7 +105,7 @@ PREPARED = """
 
 
 @pytest.mark.parametrize("iterations", [1, 200])
-def test_request_parts_are_resolved_and_encoded_once_however_many_requests(
+def test_request_parts_are_resolved_and_encoded_once_for_all_requests(
     lab: Lab, server: CountingServer, iterations: int
 ) -> None:
     source = "    from hyperscale.testing import Data\n" + PREPARED
@@ -251,7 +251,7 @@ def test_a_stop_ends_http_load_at_once_and_keeps_its_counts(
     lab.work(work)
 
 
-def test_a_host_without_an_address_refuses_the_part_before_anything_runs(lab: Lab) -> None:
+def test_a_host_without_an_address_refuses_the_slot_before_anything_runs(lab: Lab) -> None:
     lab.write("""
         class Lost(Workflow):
             vus = 1
@@ -271,7 +271,7 @@ def test_a_host_without_an_address_refuses_the_part_before_anything_runs(lab: La
 
 
 @pytest.mark.parametrize("call", ["fetch(url)", "get(url, colour='blue')", "get(url, 1, 2)"])
-def test_a_call_that_cannot_be_made_fails_its_step_whichever_loop_runs_it(
+def test_a_wrong_call_fails_its_step_in_python_and_natively(
     lab: Lab, server: CountingServer, call: str
 ) -> None:
     write(

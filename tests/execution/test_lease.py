@@ -109,7 +109,7 @@ def test_an_executor_that_was_stopped_beyond_its_lease_sends_nothing_more(
 
 
 @pytest.mark.parametrize("source", LOADS)
-def test_load_ends_at_the_deadline_and_renewing_puts_it_off(
+def test_load_ends_at_the_deadline_unless_the_lease_is_renewed(
     lab: Lab, target: _native.Target, source: str
 ) -> None:
     lab.write(source.format(url=f"http://127.0.0.1:{target.port}/"))
@@ -129,9 +129,7 @@ def test_load_ends_at_the_deadline_and_renewing_puts_it_off(
 
 
 @pytest.mark.parametrize("pause", ["", "await asyncio.sleep(0.05)"])
-def test_when_a_part_is_over_so_are_its_connections(
-    lab: Lab, target: _native.Target, pause: str
-) -> None:
+def test_connections_end_with_their_slot(lab: Lab, target: _native.Target, pause: str) -> None:
     lab.write(f"""
         class Load(Workflow):
             vus = 20
@@ -172,7 +170,7 @@ def test_an_executor_that_stays_stopped_is_killed_and_its_connections_end(
     lab.work(work)
 
 
-def test_code_that_does_not_let_go_is_killed_though_nobody_asks_for_it(lab: Lab) -> None:
+def test_the_kernel_kills_code_that_blocks_the_event_loop_beyond_the_lease(lab: Lab) -> None:
     """And is blamed for it, however often the lease was renewed: it never took that up."""
     lab.write(BUSY)
 
@@ -190,7 +188,7 @@ def test_code_that_does_not_let_go_is_killed_though_nobody_asks_for_it(lab: Lab)
     lab.work(work)
 
 
-def test_a_lease_that_ends_before_the_start_ends_the_part(lab: Lab) -> None:
+def test_a_lease_that_expires_before_the_start_ends_the_slot(lab: Lab) -> None:
     lab.write(BUSY)
 
     async def work(bench: Bench) -> None:
@@ -204,7 +202,7 @@ def test_a_lease_that_ends_before_the_start_ends_the_part(lab: Lab) -> None:
     lab.work(work)
 
 
-def test_teardown_hooks_run_after_a_lease_is_over_and_may_send(
+def test_teardown_hooks_run_after_the_lease_expired_and_may_send(
     lab: Lab, target: _native.Target
 ) -> None:
     lab.write(f"""
@@ -232,7 +230,7 @@ def test_teardown_hooks_run_after_a_lease_is_over_and_may_send(
     lab.work(work)
 
 
-def test_a_renewal_that_comes_while_hooks_tear_down_does_not_put_them_under_the_lease(
+def test_a_renewal_during_teardown_does_not_put_hooks_under_the_lease(
     lab: Lab, target: _native.Target
 ) -> None:
     lab.write(f"""
@@ -265,7 +263,7 @@ def test_a_renewal_that_comes_while_hooks_tear_down_does_not_put_them_under_the_
     lab.work(work)
 
 
-def test_an_executor_takes_its_next_part_after_a_lease_was_over(lab: Lab) -> None:
+def test_an_executor_takes_its_next_slot_after_a_lease_expired(lab: Lab) -> None:
     lab.write("""
         class Load(Workflow):
             vus = 1
@@ -295,7 +293,7 @@ def test_an_executor_takes_its_next_part_after_a_lease_was_over(lab: Lab) -> Non
 
 
 @pytest.mark.parametrize("static", [True, False])
-def test_a_later_attempt_runs_for_the_rest_and_counts_on(
+def test_a_later_attempt_runs_for_the_remaining_duration(
     lab: Lab, target: _native.Target, static: bool
 ) -> None:
     lab.write(STATIC.format(url=f"http://127.0.0.1:{target.port}/delay/5"))
@@ -316,7 +314,7 @@ def test_a_later_attempt_runs_for_the_rest_and_counts_on(
     lab.work(work)
 
 
-def test_what_is_done_once_is_done_whole_by_a_later_attempt(lab: Lab) -> None:
+def test_a_later_attempt_runs_an_action_workflow_completely(lab: Lab) -> None:
     lab.write("""
         class Prepares(Workflow):
             vus = 1

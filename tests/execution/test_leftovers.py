@@ -31,7 +31,7 @@ FORKER = """
 """
 
 
-def test_what_user_code_forked_is_gone_with_the_pool(lab: Lab) -> None:
+def test_processes_of_user_code_end_with_the_pool(lab: Lab) -> None:
     lab.write(FORKER)
     pids: list[int] = []
 
@@ -44,7 +44,7 @@ def test_what_user_code_forked_is_gone_with_the_pool(lab: Lab) -> None:
     assert not any(map(is_alive, pids))
 
 
-def test_what_user_code_forked_is_gone_when_the_executor_is_killed(lab: Lab) -> None:
+def test_processes_of_user_code_end_when_the_executor_is_killed(lab: Lab) -> None:
     lab.write(FORKER)
 
     async def work(bench: Bench) -> None:
@@ -88,7 +88,7 @@ LEFT_BEHIND = {
 
 
 @pytest.mark.parametrize("what", LEFT_BEHIND)
-def test_what_user_code_started_ends_with_its_part(lab: Lab, what: str) -> None:
+def test_processes_and_threads_of_user_code_end_with_its_slot(lab: Lab, what: str) -> None:
     lab.write(f"""
 import subprocess, threading
 {DAEMONISE}
@@ -126,9 +126,7 @@ class Starter(Workflow):
 @pytest.mark.parametrize(
     ("number", "environment"), [(signal.SIGSEGV, "os.environ"), (signal.SIGKILL, "{}")]
 )
-def test_a_daemon_ends_with_its_executor_and_with_no_other(
-    lab: Lab, number: int, environment: str
-) -> None:
+def test_a_daemon_ends_with_its_own_executor_only(lab: Lab, number: int, environment: str) -> None:
     lab.write(f"""
 {DAEMONISE}
 class Starter(Workflow):
@@ -203,7 +201,7 @@ class Starter(Workflow):
 
 
 @pytest.mark.parametrize("runs_code", [False, True])
-def test_who_gets_the_number_of_an_executor_that_is_gone_is_left_alone(runs_code: bool) -> None:
+def test_a_process_that_reuses_the_id_of_an_executor_is_not_killed(runs_code: bool) -> None:
     async def main() -> None:
         exits: list[ExitInfo] = []
         process = ExecutorProcess(
@@ -232,7 +230,7 @@ def test_who_gets_the_number_of_an_executor_that_is_gone_is_left_alone(runs_code
 
 
 @pytest.mark.parametrize("how", ["idle", "hogging"])
-def test_killing_the_parent_leaves_nothing(lab: Lab, how: str) -> None:
+def test_killing_the_parent_leaves_no_process(lab: Lab, how: str) -> None:
     body = "while True: pass" if how == "hogging" else "await asyncio.sleep(60)"
     lab.write(FORKER.replace("await asyncio.sleep(60)", body))
     script = f"""

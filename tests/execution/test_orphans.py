@@ -18,7 +18,7 @@ process.wait()
 """
 
 
-def test_what_has_the_mark_in_its_environment_is_ended_and_nothing_else() -> None:
+def test_a_process_with_the_mark_in_its_environment_is_killed_and_no_other() -> None:
     mark, others = ProcessMark.new(), ProcessMark.new()
     process = subprocess.Popen(["sleep", "600"], env=mark.environment())
     other = subprocess.Popen(["sleep", "600"], env=others.environment())
@@ -35,7 +35,7 @@ def test_what_has_the_mark_in_its_environment_is_ended_and_nothing_else() -> Non
             each.wait()
 
 
-def test_what_has_the_mark_only_in_its_limits_is_ended() -> None:
+def test_a_process_with_the_mark_only_in_its_limits_is_killed() -> None:
     mark = ProcessMark.new()
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTER], env=mark.environment(), stdout=subprocess.PIPE

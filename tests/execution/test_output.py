@@ -6,7 +6,7 @@ from hyperscale.execution.protocol import ExecutorOutput
 from tests.lab.executors import Bench, Lab
 
 
-def test_what_a_part_printed_is_not_taken_for_the_last_words_of_the_next(lab: Lab) -> None:
+def test_the_last_output_of_a_slot_is_not_attributed_to_the_next_slot(lab: Lab) -> None:
     lab.write("""
         class Talker(Workflow):
             vus = 1
@@ -81,7 +81,7 @@ def test_output_of_every_kind_is_captured_and_written_to_the_log(lab: Lab, tmp_p
     assert "from a child" in (logs / "executor-0.log").read_text()
 
 
-def test_a_flood_of_output_neither_blocks_nor_grows(lab: Lab) -> None:
+def test_output_over_the_rate_limit_is_dropped_without_blocking(lab: Lab) -> None:
     lab.write("""
         class Flood(Workflow):
             vus = 1
@@ -124,7 +124,7 @@ def test_a_log_that_cannot_be_written_does_not_stop_the_run(lab: Lab, tmp_path: 
     lab.work(work, log_dir=tmp_path / "logs")
 
 
-def test_code_that_closes_or_replaces_its_streams_does_no_harm(lab: Lab) -> None:
+def test_user_code_may_close_or_replace_its_streams(lab: Lab) -> None:
     lab.write("""
         class Mute(Workflow):
             vus = 1
@@ -149,7 +149,7 @@ def test_code_that_closes_or_replaces_its_streams_does_no_harm(lab: Lab) -> None
     assert "ValueError: told nobody" in outcome.output
 
 
-def test_a_log_on_a_full_disk_costs_its_lines_and_nothing_else(lab: Lab, tmp_path: Path) -> None:
+def test_a_full_disk_loses_log_lines_and_nothing_else(lab: Lab, tmp_path: Path) -> None:
     lab.write("""
         class Loud(Workflow):
             vus = 1

@@ -6,7 +6,7 @@ from hyperscale.plan.status import PartStatus
 from tests.lab.executors import Lab
 
 
-def test_an_action_workflow_goes_through_its_steps_once_per_user(lab: Lab) -> None:
+def test_an_action_workflow_runs_its_steps_once_per_user(lab: Lab) -> None:
     lab.write("""
         class Seed(Workflow):
             vus = 3
@@ -113,7 +113,7 @@ def test_steps_in_flight_at_the_deadline_are_cut_once_and_never_failed(lab: Lab)
     assert outcome.finished.status is PartStatus.COMPLETED
 
 
-def test_a_step_that_ends_within_the_grace_is_no_cut(lab: Lab) -> None:
+def test_a_step_that_ends_within_the_grace_period_is_not_cut(lab: Lab) -> None:
     lab.write("""
         class Graceful(Workflow):
             vus = 2
@@ -129,7 +129,7 @@ def test_a_step_that_ends_within_the_grace_is_no_cut(lab: Lab) -> None:
     assert (counts.ok, counts.cut) == (2, 0)
 
 
-def test_steps_that_never_wait_do_not_outlive_the_deadline(lab: Lab) -> None:
+def test_steps_that_never_await_end_at_the_deadline(lab: Lab) -> None:
     lab.write("""
         class Busy(Workflow):
             vus = 1

@@ -13,9 +13,7 @@ from tests.lab.executors import SLEEPER, Bench, Lab
 
 
 @pytest.mark.parametrize("when", ["before the task begins", "while executors start"])
-def test_a_stop_reaches_a_part_that_is_still_on_its_way_to_its_executor(
-    lab: Lab, when: str
-) -> None:
+def test_a_stop_reaches_a_slot_whose_assignment_was_not_sent_yet(lab: Lab, when: str) -> None:
     lab.write(SLEEPER)
 
     async def work(bench: Bench) -> None:
@@ -32,7 +30,7 @@ def test_a_stop_reaches_a_part_that_is_still_on_its_way_to_its_executor(
     assert lab.log() == ["teardown", "teardown"]
 
 
-def test_a_part_too_large_to_be_sent_is_told_at_once_and_leaves_the_executor_usable(
+def test_an_assignment_too_large_to_be_sent_fails_and_leaves_the_executor_usable(
     lab: Lab,
 ) -> None:
     lab.write(SLEEPER)
@@ -45,7 +43,7 @@ def test_a_part_too_large_to_be_sent_is_told_at_once_and_leaves_the_executor_usa
     lab.work(work)
 
 
-def test_a_bad_file_refuses_every_part_and_leaves_the_executors_usable(lab: Lab) -> None:
+def test_a_bad_file_refuses_every_slot_and_leaves_the_executors_usable(lab: Lab) -> None:
     lab.write("""
         class Good(Workflow):
             vus = 2
@@ -69,7 +67,7 @@ def test_a_bad_file_refuses_every_part_and_leaves_the_executors_usable(lab: Lab)
     lab.work(work, executors=2)
 
 
-def test_one_refusal_undoes_the_preparation_of_the_others(lab: Lab) -> None:
+def test_one_refused_slot_ends_the_preparation_of_the_others(lab: Lab) -> None:
     lab.write("""
         class Picky(Workflow):
             vus = 2
@@ -101,7 +99,7 @@ def test_one_refusal_undoes_the_preparation_of_the_others(lab: Lab) -> None:
     assert sorted(lab.log()) == ["close", "close", "open"]
 
 
-def test_an_executor_that_dies_while_preparing_is_an_error_not_a_hang(lab: Lab) -> None:
+def test_an_executor_that_dies_while_preparing_fails_the_preparation(lab: Lab) -> None:
     lab.write("""
         class Fragile(Workflow):
             vus = 1
@@ -149,7 +147,7 @@ async def one_ready(bench: Bench) -> int:
     return bench.pool.pids.index(int(line.split()[1]))
 
 
-def test_an_executor_that_dies_while_others_prepare_is_lost_and_its_end_is_no_event(
+def test_an_executor_that_dies_while_others_prepare_fails_the_preparation_without_an_event(
     lab: Lab,
 ) -> None:
     lab.write(ONE_READY)
@@ -166,7 +164,7 @@ def test_an_executor_that_dies_while_others_prepare_is_lost_and_its_end_is_no_ev
     lab.work(work, executors=2)
 
 
-def test_a_part_that_is_stopped_while_others_prepare_ends_with_them(lab: Lab) -> None:
+def test_a_slot_that_is_stopped_while_others_prepare_ends_with_them(lab: Lab) -> None:
     lab.write(ONE_READY)
 
     async def work(bench: Bench) -> None:
@@ -180,7 +178,7 @@ def test_a_part_that_is_stopped_while_others_prepare_ends_with_them(lab: Lab) ->
     lab.work(work, executors=2)
 
 
-def test_a_cancelled_preparation_leaves_no_part_behind(lab: Lab) -> None:
+def test_a_cancelled_preparation_leaves_no_slot_behind(lab: Lab) -> None:
     lab.write("""
         class Slow(Workflow):
             vus = 1
@@ -211,7 +209,7 @@ def test_a_cancelled_preparation_leaves_no_part_behind(lab: Lab) -> None:
     assert lab.log() == ["opening", "close"]
 
 
-def test_a_failure_of_our_own_while_preparing_is_answered(lab: Lab) -> None:
+def test_an_internal_error_while_preparing_is_reported(lab: Lab) -> None:
     lab.write(SLEEPER)
 
     async def work(bench: Bench) -> None:

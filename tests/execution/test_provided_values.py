@@ -6,7 +6,7 @@ from hyperscale.plan.status import PartStatus
 from tests.lab.executors import Lab
 
 
-def test_provided_values_and_the_context_leave_as_bytes_nobody_else_reads(lab: Lab) -> None:
+def test_provided_values_and_the_context_are_sent_as_opaque_bytes(lab: Lab) -> None:
     lab.write("""
         class Token:
             def __init__(self, text):
@@ -68,7 +68,7 @@ def test_provided_values_and_the_context_leave_as_bytes_nobody_else_reads(lab: L
     assert lab.log() == [expected] * 2
 
 
-def test_a_provided_list_is_the_lists_of_all_parts(lab: Lab) -> None:
+def test_a_provided_list_has_the_items_of_all_slots(lab: Lab) -> None:
     lab.write("""
         class Seed(Workflow):
             vus = 1
@@ -104,7 +104,7 @@ def test_a_provided_list_is_the_lists_of_all_parts(lab: Lab) -> None:
     assert lab.log() == ["[1, 2, 3]"]
 
 
-def test_a_part_that_provides_more_than_a_message_holds_fails_and_says_so(lab: Lab) -> None:
+def test_a_slot_that_provides_too_many_bytes_fails_with_their_number(lab: Lab) -> None:
     seed = """
 class Seed(Workflow):
     vus = 1

@@ -53,7 +53,7 @@ def test_a_diamond_runs_in_order_and_its_middle_overlaps(lab: Lab) -> None:
     assert outcome.report.iterations == 50
 
 
-def test_results_never_cross_users_or_iterations(lab: Lab) -> None:
+def test_results_are_not_shared_between_users_or_iterations(lab: Lab) -> None:
     lab.write("""
         class Islands(Workflow):
             vus = 100
@@ -152,7 +152,7 @@ def test_a_raising_step_beside_another_in_its_layer_skips_only_its_own_dependent
     assert outcome.step("one").counts.ok == 4
 
 
-def test_a_custom_result_is_timed_and_its_verdict_and_error_class_count(lab: Lab) -> None:
+def test_a_custom_result_is_timed_and_recorded_with_its_error_class(lab: Lab) -> None:
     lab.write("""
         class Custom(Workflow):
             vus = 1
@@ -263,7 +263,7 @@ def test_checks_and_metrics_see_the_results_of_their_iteration(lab: Lab) -> None
     assert outcome.metric("none").count == 0
 
 
-def test_an_executor_without_a_free_descriptor_goes_on_reporting(lab: Lab) -> None:
+def test_an_executor_without_a_free_descriptor_keeps_reporting(lab: Lab) -> None:
     lab.write("""
         import resource
 
@@ -308,7 +308,7 @@ def test_an_action_workflow_that_raises_has_failed(lab: Lab) -> None:
     assert outcome.finished.error.startswith("Seed.make: OSError: disk is full")
 
 
-def test_one_executor_runs_one_part_after_another(lab: Lab) -> None:
+def test_one_executor_runs_one_slot_after_another(lab: Lab) -> None:
     lab.write("""
         class First(Workflow):
             vus = 2
@@ -377,7 +377,7 @@ def test_reports_are_sequenced_cumulative_and_carry_the_executor_state(lab: Lab)
         ("dict", "return {}", None),
     ],
 )
-def test_a_step_that_does_not_return_the_result_it_announces_has_failed(
+def test_a_step_that_does_not_return_its_annotated_result_has_failed(
     lab: Lab, annotation: str, body: str, said: str | None
 ) -> None:
     lab.write(f"""
@@ -401,7 +401,7 @@ def test_a_step_that_does_not_return_the_result_it_announces_has_failed(
         assert "never awaited" not in outcome.output
 
 
-def test_more_users_than_descriptors_is_told_before_they_fail_to_connect(lab: Lab) -> None:
+def test_more_users_than_descriptors_are_warned_about_before_the_run(lab: Lab) -> None:
     lab.write("""
         class Many(Workflow):
             vus = 50
@@ -423,7 +423,7 @@ def test_more_users_than_descriptors_is_told_before_they_fail_to_connect(lab: La
     assert "ulimit -n" in outcome.output
 
 
-def test_a_request_part_that_cannot_be_encoded_is_told_with_its_place(lab: Lab) -> None:
+def test_a_request_part_that_cannot_be_encoded_is_refused_with_its_place(lab: Lab) -> None:
     lab.write("""
         from hyperscale.testing import Data
 

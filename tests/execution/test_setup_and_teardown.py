@@ -34,7 +34,7 @@ def test_setup_and_teardown_run_once_around_the_users_and_share_the_context(lab:
     assert outcome.step("close").counts.ok == 1
 
 
-def test_a_failing_setup_refuses_the_part_and_still_tears_down(lab: Lab) -> None:
+def test_a_failing_setup_hook_refuses_the_slot_and_teardown_hooks_run(lab: Lab) -> None:
     lab.write("""
         class Broken(Workflow):
             vus = 1
@@ -67,7 +67,7 @@ def test_a_failing_setup_refuses_the_part_and_still_tears_down(lab: Lab) -> None
     assert lab.log() == ["teardown"]
 
 
-def test_what_a_setup_did_is_reported_when_another_part_could_not_be_prepared(lab: Lab) -> None:
+def test_requests_of_setup_hooks_are_reported_if_another_slot_fails_to_prepare(lab: Lab) -> None:
     lab.write("""
         class Picky(Workflow):
             vus = 2
@@ -103,7 +103,7 @@ def test_what_a_setup_did_is_reported_when_another_part_could_not_be_prepared(la
         ("t = asyncio.ensure_future(asyncio.sleep(9)); t.cancel(); await t", (1, 0), "Cancelled"),
     ],
 )
-def test_a_teardown_that_cancels_itself_does_not_keep_the_part_from_ending(
+def test_a_teardown_hook_that_cancels_itself_does_not_keep_the_slot_from_ending(
     lab: Lab, body: str, counted: tuple[int, int], said: str
 ) -> None:
     lab.write(f"""

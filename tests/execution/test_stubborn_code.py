@@ -10,7 +10,7 @@ from tests.lab.executors import Bench, Lab
 from tests.lab.processes import is_alive
 
 
-def test_an_executor_that_exits_is_reported_with_its_code_and_last_words(lab: Lab) -> None:
+def test_an_executor_that_exits_is_reported_with_its_exit_code_and_last_output(lab: Lab) -> None:
     lab.write("""
         class Quitter(Workflow):
             vus = 1
@@ -42,7 +42,7 @@ def test_sys_exit_in_a_step_is_only_a_failed_step(lab: Lab) -> None:
     assert outcome.step("quit").counts.failed == 2
 
 
-def test_code_that_never_yields_is_killed_after_its_time(lab: Lab) -> None:
+def test_code_that_never_awaits_is_killed_after_the_deadline(lab: Lab) -> None:
     lab.write("""
         class Hog(Workflow):
             vus = 1
@@ -58,7 +58,7 @@ def test_code_that_never_yields_is_killed_after_its_time(lab: Lab) -> None:
     assert "blocked the event loop" in outcome.died.reason
 
 
-def test_code_that_never_yields_is_killed_when_told_to_stop(lab: Lab) -> None:
+def test_code_that_never_awaits_is_killed_after_a_stop(lab: Lab) -> None:
     lab.write("""
         class Hog(Workflow):
             vus = 1
@@ -84,7 +84,7 @@ def test_code_that_never_yields_is_killed_when_told_to_stop(lab: Lab) -> None:
     lab.work(work)
 
 
-def test_code_that_swallows_its_cancellation_is_left_behind_and_its_process_ended(
+def test_code_that_ignores_its_cancellation_is_abandoned_and_its_process_killed(
     lab: Lab,
 ) -> None:
     lab.write("""
@@ -125,7 +125,7 @@ def test_code_that_swallows_its_cancellation_is_left_behind_and_its_process_ende
     lab.work(work)
 
 
-def test_a_step_that_swallows_its_cancellation_and_returns_is_cut_not_ok(lab: Lab) -> None:
+def test_a_step_that_ignores_its_cancellation_and_returns_is_cut_not_ok(lab: Lab) -> None:
     lab.write("""
         class Quiet(Workflow):
             vus = 1
@@ -148,7 +148,7 @@ def test_a_step_that_swallows_its_cancellation_and_returns_is_cut_not_ok(lab: La
 
 @pytest.mark.parametrize("kind", ["setup", "teardown"])
 @pytest.mark.parametrize("what", ["sys.exit(3)", "raise KeyboardInterrupt"])
-def test_a_hook_that_wants_to_leave_has_failed(lab: Lab, kind: str, what: str) -> None:
+def test_a_hook_that_raises_system_exit_has_failed(lab: Lab, kind: str, what: str) -> None:
     lab.write(f"""
         class Quitter(Workflow):
             vus = 1
@@ -193,7 +193,7 @@ def test_an_interrupt_does_not_reach_an_executor(lab: Lab) -> None:
     assert outcome.step("one").counts.ok == 1
 
 
-def test_a_teardown_that_takes_for_ever_is_given_up(lab: Lab) -> None:
+def test_a_teardown_hook_that_never_ends_is_abandoned(lab: Lab) -> None:
     lab.write("""
         from hyperscale.execution import lifecycle_hooks as host
         host.TEARDOWN_S = 0.2

@@ -18,7 +18,7 @@ from tests.lab.executors import SLEEPER, Bench, Lab
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_a_stop_cuts_what_runs_tears_down_and_names_its_reason(lab: Lab, loop: str) -> None:
+def test_a_stop_cuts_steps_runs_teardown_hooks_and_keeps_its_reason(lab: Lab, loop: str) -> None:
     lab.write(SLEEPER)
 
     async def work(bench: Bench) -> None:
@@ -34,7 +34,7 @@ def test_a_stop_cuts_what_runs_tears_down_and_names_its_reason(lab: Lab, loop: s
     assert lab.log()[-1] == "teardown"
 
 
-def test_a_part_stopped_before_its_start_only_tears_down(lab: Lab) -> None:
+def test_a_slot_stopped_before_its_start_only_runs_teardown_hooks(lab: Lab) -> None:
     lab.write(SLEEPER)
 
     async def work(bench: Bench) -> None:
@@ -123,7 +123,7 @@ def test_an_executor_that_cannot_be_started_is_lost_and_leaves_nothing_open(lab:
     lab.work(work)
 
 
-def test_an_executor_that_could_not_be_started_again_is_when_it_is_next_needed(lab: Lab) -> None:
+def test_an_executor_that_could_not_be_restarted_is_started_with_its_next_slot(lab: Lab) -> None:
     lab.write(SLEEPER)
 
     async def work(bench: Bench) -> None:
@@ -143,7 +143,7 @@ def freeze(bench: Bench) -> int:
     return pid
 
 
-def test_a_stop_does_not_wait_for_an_executor_that_never_comes_up(lab: Lab) -> None:
+def test_a_stop_does_not_wait_for_an_executor_that_never_starts(lab: Lab) -> None:
     lab.write(SLEEPER)
 
     async def work(bench: Bench) -> None:
@@ -161,7 +161,7 @@ def test_a_stop_does_not_wait_for_an_executor_that_never_comes_up(lab: Lab) -> N
     lab.work(work)
 
 
-def test_an_executor_that_never_comes_up_is_replaced(
+def test_an_executor_that_never_starts_is_replaced(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.write(SLEEPER)
@@ -177,7 +177,7 @@ def test_an_executor_that_never_comes_up_is_replaced(
     lab.work(work)
 
 
-def test_code_that_somebody_stopped_is_not_blamed_for_its_silence(
+def test_the_code_of_a_stopped_process_is_not_blamed_for_its_silence(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.write(SLEEPER)
@@ -196,7 +196,7 @@ def test_code_that_somebody_stopped_is_not_blamed_for_its_silence(
     lab.work(work)
 
 
-def test_an_expired_lease_cuts_at_once(lab: Lab) -> None:
+def test_an_expired_lease_cuts_steps_at_once(lab: Lab) -> None:
     lab.write(SLEEPER)
 
     async def work(bench: Bench) -> None:
@@ -214,7 +214,7 @@ def test_an_expired_lease_cuts_at_once(lab: Lab) -> None:
     lab.work(work)
 
 
-def test_a_pool_can_kill_a_part_and_says_why(lab: Lab) -> None:
+def test_a_pool_can_kill_an_executor_with_a_reason(lab: Lab) -> None:
     lab.write(SLEEPER)
 
     async def work(bench: Bench) -> None:
@@ -228,7 +228,7 @@ def test_a_pool_can_kill_a_part_and_says_why(lab: Lab) -> None:
     assert "teardown" not in lab.log()
 
 
-def test_a_parent_that_stood_still_does_not_blame_the_executor(lab: Lab) -> None:
+def test_an_executor_is_not_killed_because_its_parent_was_suspended(lab: Lab) -> None:
     lab.write("""
         class Short(Workflow):
             vus = 1

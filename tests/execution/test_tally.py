@@ -19,9 +19,7 @@ NUMBERS = st.one_of(
 
 
 @given(KINDS, st.lists(NUMBERS, min_size=1, max_size=10))
-def test_every_value_is_in_the_histogram_however_large(
-    kind: MetricKind, values: list[float]
-) -> None:
+def test_the_histogram_holds_values_of_any_size(kind: MetricKind, values: list[float]) -> None:
     tally = MetricTally("size", kind)
     for value in values:
         tally.add(value)
@@ -38,7 +36,7 @@ def test_every_value_is_in_the_histogram_however_large(
     [10**400, -(10**400), 10**5000, math.nan, math.inf, "5", 1j],
     ids=["large", "small", "long", "nan", "inf", "text", "complex"],
 )
-def test_what_is_no_number_is_refused_and_counts_for_nothing(
+def test_a_metric_value_that_is_no_number_is_refused_and_not_counted(
     kind: MetricKind, value: object
 ) -> None:
     tally = MetricTally("size", kind)
@@ -49,7 +47,7 @@ def test_what_is_no_number_is_refused_and_counts_for_nothing(
     assert (report.count, report.sum, report.min, report.max, report.last) == (1, 3, 3, 3, 3)
 
 
-def test_no_value_this_time_is_none() -> None:
+def test_a_metric_that_returns_none_adds_nothing() -> None:
     tally = MetricTally("size", MetricKind.COUNT)
     tally.add(None)
     assert tally.count == 0

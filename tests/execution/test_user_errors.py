@@ -29,12 +29,12 @@ def fails_with_a_cause() -> None:
         raise RuntimeError("outer") from error
 
 
-def test_a_fault_that_quotes_what_is_no_text_can_still_be_told() -> None:
+def test_an_error_message_with_undecodable_bytes_can_be_sent() -> None:
     described = describe_error(ValueError(b"caf\xe9".decode("utf-8", "surrogateescape")))
     assert described == r"ValueError: caf\udce9"
 
 
-def test_the_first_of_a_kind_is_shown_and_the_rest_counted() -> None:
+def test_the_first_error_of_a_kind_is_printed_and_the_others_are_counted() -> None:
     said: list[str] = []
     log = UserErrorLog(said.append)
     for _ in range(3):
@@ -48,13 +48,13 @@ def test_the_first_of_a_kind_is_shown_and_the_rest_counted() -> None:
     assert "3 times in all" in said[2]
 
 
-def test_frames_of_ours_are_left_out() -> None:
+def test_tracebacks_leave_out_frames_of_hyperscale() -> None:
     text = format_error(caught(fails_in_our_code))
     assert "in fails_in_our_code" in text
     assert "in split_url" not in text
 
 
-def test_causes_are_kept_and_trimmed_alike() -> None:
+def test_tracebacks_of_causes_are_kept_and_trimmed() -> None:
     text = format_error(caught(fails_with_a_cause))
     assert "ValueError: here" in text
     assert "RuntimeError: outer" in text
@@ -65,7 +65,7 @@ def test_a_description_names_the_error_and_the_users_line() -> None:
     assert describe_error(caught(fails_here)).startswith("ValueError: here (test_user_errors.py:")
 
 
-def test_the_line_is_the_users_though_a_library_raised() -> None:
+def test_an_error_raised_in_a_library_names_the_line_of_the_user() -> None:
     told = describe_error(caught(lambda: Path("nowhere/x.csv").read_text()))
     assert told.startswith("FileNotFoundError: ")
     assert "(test_user_errors.py:" in told
@@ -85,14 +85,14 @@ def test_a_message_of_several_lines_becomes_one_and_notes_are_left_out() -> None
     )
 
 
-def test_a_message_without_end_is_cut() -> None:
+def test_a_very_long_message_is_cut() -> None:
     def fails() -> None:
         raise ValueError("x" * 100_000)
 
     assert len(describe_error(caught(fails))) < 600
 
 
-def test_only_so_many_kinds_are_told_apart() -> None:
+def test_the_number_of_kinds_of_errors_is_limited() -> None:
     said: list[str] = []
     log = UserErrorLog(said.append)
     for number in range(150):

@@ -54,7 +54,7 @@ def test_plain_data_is_not_pickled_and_objects_are() -> None:
     assert unpack_value(packed, where="x") == Token("t")
 
 
-def test_what_cannot_travel_is_named() -> None:
+def test_a_value_that_cannot_be_pickled_is_refused_by_name() -> None:
     with pytest.raises(RunError, match=r"Seed\.lock: a generator cannot be passed on"):
         pack_value((n for n in ()), where="Seed.lock")
 

@@ -39,9 +39,7 @@ TYPES = """
 
 @pytest.mark.parametrize("style", ["as types", "quoted", "future"])
 @pytest.mark.parametrize("annotation", KINDS)
-def test_a_result_type_in_any_spelling_makes_a_test(
-    files: Files, annotation: str, style: str
-) -> None:
+def test_a_step_with_a_result_type_is_a_test(files: Files, annotation: str, style: str) -> None:
     written = f'"{annotation}"' if style == "quoted" else annotation
     future = "from __future__ import annotations\n" if style == "future" else ""
     path = files.write(
@@ -55,7 +53,7 @@ def test_a_result_type_in_any_spelling_makes_a_test(
     assert plan.workflows[0].is_test is (KINDS[annotation] is StepKind.TEST)
 
 
-def test_a_step_without_a_result_type_is_an_action_and_said_to_be_one(files: Files) -> None:
+def test_a_step_without_a_result_type_is_an_action_with_a_warning(files: Files) -> None:
     plan = files.plan(
         """
         class Shop(Workflow):
@@ -76,7 +74,7 @@ def test_a_step_without_a_result_type_is_an_action_and_said_to_be_one(files: Fil
 
 
 @pytest.mark.parametrize("vus", [1, 1000, 10000])
-def test_one_test_step_makes_a_test_workflow_whatever_else_it_has(files: Files, vus: int) -> None:
+def test_a_workflow_with_one_test_step_is_a_test(files: Files, vus: int) -> None:
     plan = files.plan(
         f"""
         class Prepare(Workflow):
@@ -106,7 +104,7 @@ def test_an_action_stays_one_even_if_it_returns_a_response(files: Files) -> None
     assert plan.workflows[0].steps[0].kind is StepKind.ACTION
 
 
-def test_checks_and_metrics_are_told_by_decorator_or_annotation(files: Files) -> None:
+def test_checks_and_metrics_are_recognised_by_decorator_or_annotation(files: Files) -> None:
     plan = files.plan(
         """
         class W(Workflow):
@@ -151,7 +149,7 @@ def test_checks_and_metrics_are_told_by_decorator_or_annotation(files: Files) ->
     assert plan.warnings == ()
 
 
-def test_testing_names_imported_for_type_checkers_only_are_understood(files: Files) -> None:
+def test_names_imported_only_for_type_checkers_are_resolved(files: Files) -> None:
     plan = files.plan(
         """
         from typing import TYPE_CHECKING

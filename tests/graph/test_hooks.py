@@ -40,7 +40,7 @@ def test_decorated_methods_stay_callable() -> None:
     assert Sample.login.__doc__ == "Greets."
 
 
-def test_a_step_knows_its_last_response_on_its_own_instance_only() -> None:
+def test_a_step_has_the_last_response_of_its_own_instance() -> None:
     first, second = Sample(), Sample()
     assert first.login.response is None
     remember(first, "login", "response")
@@ -48,7 +48,7 @@ def test_a_step_knows_its_last_response_on_its_own_instance_only() -> None:
     assert second.login.response is None
 
 
-def test_a_use_called_without_arguments_gets_what_was_provided() -> None:
+def test_a_use_method_without_arguments_gets_the_provided_values() -> None:
     sample = Sample()
     assert sample.take() == "default1"
     attach(sample, client=_client(), context={"key": "k"}, received={"take": {"key": "k"}})
@@ -57,12 +57,12 @@ def test_a_use_called_without_arguments_gets_what_was_provided() -> None:
     assert sample.context["key"] == "k"
 
 
-def test_an_instance_without_a_run_has_no_client_and_says_so() -> None:
+def test_reading_the_client_of_an_instance_without_a_run_raises() -> None:
     with pytest.raises(AttributeError, match="exists only on a virtual user"):
         _ = Sample().client
 
 
-def test_contexts_of_instances_are_their_own() -> None:
+def test_each_instance_has_its_own_context() -> None:
     first, second = Sample(), Sample()
     first.context["a"] = 1
     assert second.context == {}

@@ -13,13 +13,13 @@ AUTHORING = ("Workflow", "step", "action", "check", "metric", "state", "depends"
 
 
 @pytest.mark.parametrize("path", ["hyperscale", "hyperscale.graph", "hyperscale.core.graph"])
-def test_the_authoring_api_is_one_thing_under_every_path(path: str) -> None:
+def test_the_authoring_api_is_the_same_under_every_path(path: str) -> None:
     module = import_module(path)
     for name in (*AUTHORING, "setup", "teardown"):
         assert getattr(module, name) is getattr(graph, name)
 
 
-def test_hooks_of_published_tests_are_found() -> None:
+def test_hooks_have_the_import_path_of_published_tests() -> None:
     hooks = import_module("hyperscale.core.hooks")
     assert (hooks.Provide, hooks.Use, hooks.Hook) == (graph.Provide, graph.Use, graph.Hook)
 

@@ -36,14 +36,14 @@ def test_a_pipe_is_no_test(files: Files) -> None:
     assert refusal("shop.py") == "shop.py: is a pipe or a device, not a file"
 
 
-def test_a_path_that_is_no_text_is_refused_before_it_has_to_be_sent(files: Files) -> None:
+def test_a_path_that_is_not_utf_8_is_refused(files: Files) -> None:
     os.mkdir(b"caf\xe9")
     place = os.fsdecode(b"caf\xe9/shop.py")
     Path(place).write_text("x = 1\n")
     assert refusal(place).startswith("caf\\udce9/shop.py: its path is not UTF-8")
 
 
-def test_a_syntax_error_is_told_with_file_and_line(files: Files) -> None:
+def test_a_syntax_error_is_reported_with_file_and_line(files: Files) -> None:
     path = files.write("x = 1\ndef broken(:\n", "shop.py")
     assert refusal(path) == "shop.py:2: syntax error: invalid syntax"
 
@@ -55,7 +55,7 @@ def test_a_syntax_error_in_a_local_module_names_that_module(files: Files) -> Non
 
 
 @pytest.mark.parametrize("content", [b"\x00\x01", b"x = '\xff'", b"\xff\xfe"])
-def test_what_is_not_source_is_told(files: Files, content: bytes) -> None:
+def test_a_file_that_is_not_python_source_is_refused(files: Files, content: bytes) -> None:
     path = files.directory / "shop.py"
     path.write_bytes(content)
     assert refusal(path).startswith("shop.py:")
@@ -90,24 +90,26 @@ def test_an_exception_at_import_shows_type_message_and_the_users_line(files: Fil
     assert refusal(path).startswith("shop.py:4: importing the file raised JSONDecodeError: ")
 
 
-def test_an_exception_without_a_message_is_still_told(files: Files) -> None:
+def test_an_exception_without_a_message_is_reported(files: Files) -> None:
     path = files.write("raise RuntimeError\n", "shop.py")
     assert refusal(path) == "shop.py:1: importing the file raised RuntimeError"
 
 
-def test_a_file_that_exits_is_no_exit_of_ours(files: Files) -> None:
+def test_a_file_that_exits_when_imported_is_refused(files: Files) -> None:
     path = files.write("import sys\nsys.exit(0)\n", "shop.py")
     assert refusal(path).startswith("shop.py:2: the file ends the process (exit code 0)")
 
 
-def test_an_interrupt_during_import_stays_one(files: Files) -> None:
+def test_an_interrupt_during_import_is_raised(files: Files) -> None:
     path = files.write("raise KeyboardInterrupt\n", "shop.py")
     with pytest.raises(KeyboardInterrupt):
         load_module(path)
 
 
 @pytest.mark.parametrize("decorator", ["step", "action", "metric", "state"])
-def test_a_decorator_without_parentheses_is_told_where(files: Files, decorator: str) -> None:
+def test_a_decorator_without_parentheses_is_refused_with_its_place(
+    files: Files, decorator: str
+) -> None:
     path = files.write(
         f"""
         from hyperscale.graph import *
@@ -120,7 +122,7 @@ def test_a_decorator_without_parentheses_is_told_where(files: Files, decorator: 
     assert refusal(path) == f"shop.py:4: Shop.login: write @{decorator}() with parentheses"
 
 
-def test_depends_on_a_class_instead_of_its_name_is_told(files: Files) -> None:
+def test_depends_on_a_class_instead_of_its_name_is_refused(files: Files) -> None:
     path = files.write(
         """
         from hyperscale.graph import *
@@ -138,7 +140,7 @@ def test_a_file_without_workflows_is_refused(files: Files) -> None:
     assert refusal(path).startswith("shop.py: no workflow in the file")
 
 
-def test_only_what_the_file_defines_is_collected_in_its_order(files: Files) -> None:
+def test_only_workflows_that_the_file_defines_are_collected_in_order(files: Files) -> None:
     files.write(
         """
         from hyperscale.graph import *
@@ -254,6 +256,6 @@ def test_classes_made_here_can_be_planned_without_a_file(files: Files) -> None:
     assert build_plan("inline", [Inline]).workflows[0].name == "Inline"
 
 
-def test_what_is_no_workflow_class_is_refused() -> None:
+def test_a_class_that_is_no_workflow_is_refused() -> None:
     with pytest.raises(InputError, match="is not a workflow"):
         build_plan("x", [dict])  # type: ignore[list-item]  # what a caller might hand us

@@ -16,7 +16,7 @@ class Shop(Workflow):
 """
 
 
-def test_defaults_are_those_of_the_documentation(files: Files) -> None:
+def test_defaults_are_as_documented(files: Files) -> None:
     workflow = files.plan(ONE).workflows[0]
     assert (workflow.vus, workflow.duration_s, workflow.timeout_s) == (1000, 60.0, 30.0)
     assert workflow.priority is Priority.AUTO
@@ -27,7 +27,7 @@ def test_defaults_are_those_of_the_documentation(files: Files) -> None:
 
 
 @pytest.mark.parametrize("priority", ["high", "HIGH", "High", " high "])
-def test_priority_is_understood_in_any_case(files: Files, priority: str) -> None:
+def test_priority_is_read_in_any_case(files: Files, priority: str) -> None:
     plan = files.plan(ONE + f"    priority = {priority!r}\n")
     assert plan.workflows[0].priority is Priority.HIGH
 
@@ -56,12 +56,12 @@ def test_attributes_are_read_with_their_units(files: Files) -> None:
     ]
 
 
-def test_overrides_replace_what_classes_say(files: Files) -> None:
+def test_overrides_replace_attributes_of_the_class(files: Files) -> None:
     workflow = files.plan(ONE, vus="7", duration="3s").workflows[0]
     assert (workflow.vus, workflow.duration_s) == (7, 3.0)
 
 
-def test_only_brings_along_what_the_chosen_depend_on(files: Files) -> None:
+def test_only_includes_the_dependencies_of_the_chosen_workflows(files: Files) -> None:
     text = """
         class A(Workflow):
             @step()
@@ -144,7 +144,7 @@ def test_results_come_from_any_ancestor_and_never_replace_a_request_part(files: 
     assert dict(hook.optimized) == {"b": "http://a.test/"}
 
 
-def test_a_step_it_does_not_wait_for_is_not_injected_and_warned_about(files: Files) -> None:
+def test_the_result_of_a_step_that_is_not_waited_for_is_not_injected(files: Files) -> None:
     text = """
         class W(Workflow):
             @step()
@@ -189,7 +189,7 @@ def test_steps_of_bases_are_inherited_and_can_be_replaced(files: Files) -> None:
     assert any(warning.startswith("shop.py: Shop.gone: replaces") for warning in plan.warnings)
 
 
-def test_values_of_the_context_may_feed_a_parameter_without_default(files: Files) -> None:
+def test_a_parameter_without_default_may_come_from_the_context(files: Files) -> None:
     files.plan(
         """
         class W(Workflow):
@@ -202,14 +202,14 @@ def test_values_of_the_context_may_feed_a_parameter_without_default(files: Files
     )
 
 
-def test_a_slip_in_an_attribute_name_is_warned_about(files: Files) -> None:
+def test_a_misspelt_attribute_is_warned_about(files: Files) -> None:
     plan = files.plan(ONE + '    duratoin = "5s"\n    colour = 1\n', "shop.py")
     assert plan.warnings == (
         "shop.py: Shop.duratoin: not an attribute of a run; did you mean 'duration'?",
     )
 
 
-def test_attributes_still_to_come_may_name_methods(files: Files) -> None:
+def test_attributes_of_a_later_version_may_name_methods(files: Files) -> None:
     plan = files.plan(
         """
         class Shop(Workflow):
@@ -282,7 +282,7 @@ def test_every_hook_has_its_own_values(files: Files) -> None:
     assert b.optimized is None
 
 
-def test_states_carry_both_sides_of_the_contract(files: Files) -> None:
+def test_states_are_in_the_plans_of_provider_and_user(files: Files) -> None:
     plan = files.plan(
         """
         class Seed(Workflow):
@@ -344,7 +344,7 @@ def test_one_sided_and_empty_states_are_warned_about(files: Files) -> None:
     )
 
 
-def test_a_plan_survives_its_travel(files: Files) -> None:
+def test_a_plan_is_the_same_after_encoding(files: Files) -> None:
     plan = files.plan(ONE + '    thresholds = {"p99": "<1s"}\n')
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=Plan) == plan
 
@@ -373,7 +373,7 @@ def test_accept_is_a_rule_on_the_status(files: Files) -> None:
 
 
 @pytest.mark.parametrize("wrapper", ["async def", "def"])
-def test_a_wrapped_method_is_read_as_it_was_written(files: Files, wrapper: str) -> None:
+def test_a_wrapped_method_is_read_like_the_method_itself(files: Files, wrapper: str) -> None:
     files.write(
         f"""
         import functools

@@ -105,7 +105,7 @@ def test_steps_ordered_without_taking_results_stay_static(files: Files) -> None:
     assert isinstance(static(files, PLAIN + after), StaticCall)
 
 
-def test_arguments_that_python_itself_will_refuse_are_left_to_it(files: Files) -> None:
+def test_arguments_that_python_refuses_are_not_static(files: Files) -> None:
     made = files.blueprint("""
         class Shop(Workflow):
             @step()

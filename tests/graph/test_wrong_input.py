@@ -61,7 +61,7 @@ def refusal(files: Files, text: str, **overrides: object) -> str:
         ("on_isolation = 'stop'", "Shop.on_isolation: 'on_isolation' is not supported yet"),
     ],
 )
-def test_a_bad_attribute_is_refused_by_name(files: Files, attribute: str, said: str) -> None:
+def test_a_wrong_attribute_is_refused_by_name(files: Files, attribute: str, said: str) -> None:
     message = refusal(files, workflow("Shop", f"{attribute}\n{dedent(STEP)}"))
     assert message.startswith(f"shop.py: {said}"), message
 
@@ -413,7 +413,7 @@ def test_bad_dependencies_between_workflows_are_refused(
     assert message.startswith(said), message
 
 
-def test_a_required_value_nobody_can_provide_is_refused(files: Files) -> None:
+def test_a_required_value_that_no_workflow_provides_is_refused(files: Files) -> None:
     provide = '@state("Shop")\ndef token(self) -> Provide[str]: ...'
     use = '@state("Seed")\ndef take(self, key: str) -> Use[str]: ...'
     message = refusal(
@@ -428,7 +428,7 @@ def test_a_required_value_nobody_can_provide_is_refused(files: Files) -> None:
     )
 
 
-def test_a_step_overridden_by_a_plain_method_is_missed_by_name(files: Files) -> None:
+def test_waiting_for_a_step_that_a_plain_method_replaced_is_refused(files: Files) -> None:
     message = refusal(
         files,
         """

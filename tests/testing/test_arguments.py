@@ -57,13 +57,13 @@ def test_a_url_is_text_that_knows_its_authority(url: str, authority: str) -> Non
         *("http://[::1", "http://a b.test", "http://a.test/\n"),
     ],
 )
-def test_what_is_no_absolute_http_url_is_refused(url: object) -> None:
+def test_a_url_that_is_not_absolute_http_is_refused(url: object) -> None:
     with pytest.raises(InputError):
         URL.wrap(url)
 
 
 @given(bodies)
-def test_a_body_is_the_value_it_was_made_from(body: Any) -> None:
+def test_a_body_equals_the_value_it_was_made_from(body: Any) -> None:
     value = Data.wrap(body)
     assert value == body
     assert isinstance(value, OptimizedArg | type(body))
@@ -92,13 +92,13 @@ def test_a_body_is_the_value_it_was_made_from(body: Any) -> None:
         lambda d: d["inner"].update(x=1),
     ],
 )
-def test_a_body_refuses_to_change_at_any_depth_and_says_what_to_do(change: Any) -> None:
+def test_a_body_is_read_only_at_any_depth(change: Any) -> None:
     value = Data.wrap({"a": 0, "list": [{}], "inner": {}})
     with pytest.raises(TypeError, match=r"encoded once before the run.*copy it first"):
         change(value)
 
 
-def test_copies_are_plain_and_free_to_change() -> None:
+def test_copies_are_plain_and_can_be_changed() -> None:
     value = Data.wrap({"a": 0})
     for copied in (dict(value), value.copy(), value | {"b": 1}, copy.copy(value)):
         copied["a"] = 1
@@ -185,7 +185,7 @@ def test_bad_credentials_are_refused_without_showing_them(auth: object) -> None:
     assert "a\nb" not in str(caught.value)
 
 
-def test_a_file_is_read_and_knows_its_name(tmp_path: Path) -> None:
+def test_a_file_is_read_and_has_its_name(tmp_path: Path) -> None:
     path = tmp_path / "photo.png"
     path.write_bytes(b"\x89PNG")
     value = File.wrap(str(path))

@@ -70,12 +70,14 @@ def test_headers_are_found_in_any_case_and_repeat() -> None:
         (b"text/plain", b"\xff", "\ufffd"),
     ],
 )
-def test_text_is_read_in_the_charset_named(content_type: bytes, body: bytes, text: str) -> None:
+def test_text_is_decoded_with_the_charset_of_the_response(
+    content_type: bytes, body: bytes, text: str
+) -> None:
     response = HTTPResponse(Recorded(raw_headers=[(b"content-type", content_type)], body=body))
     assert response.text == text
 
 
-def test_json_is_decoded_or_a_value_error() -> None:
+def test_a_body_that_is_not_json_raises_value_error() -> None:
     assert HTTPResponse(Recorded(body=b'{"a": [1]}')).json() == {"a": [1]}
     with pytest.raises(ValueError, match=r"body of GET http://a\.test/ is not JSON"):
         HTTPResponse(Recorded(body=b"{")).json()
@@ -87,14 +89,14 @@ def test_times_are_in_seconds() -> None:
     assert response.phases == (1e-6, None, None, 0.002)
 
 
-def test_a_response_is_small_and_says_what_it_is() -> None:
+def test_a_response_has_slots_and_a_short_repr() -> None:
     response = HTTPResponse(Recorded())
     assert not hasattr(response, "__dict__")
     assert repr(response) == "<HTTPResponse GET http://a.test/ 200>"
     assert isinstance(response, CallResult)
 
 
-def test_a_custom_result_is_ok_unless_it_says_otherwise() -> None:
+def test_a_custom_result_is_ok_by_default() -> None:
     @dataclass
     class Mine(CustomResult):
         value: int
