@@ -1,4 +1,4 @@
-"""HTTP/1.1 as a user calls it, against the built-in target."""
+"""The HTTP/1.1 client against the built-in target."""
 
 import asyncio
 import socket
@@ -328,7 +328,7 @@ def test_unreachable_targets_are_classified_errors(url: str, error: str) -> None
 
 @pytest.fixture
 def silent() -> Iterator[int]:
-    """A port that accepts nothing beyond its backlog."""
+    """Return a port that accepts no connection beyond its backlog."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
         port = server.getsockname()[1]
         fillers = []
@@ -423,7 +423,7 @@ async def _wait(lab: Lab, url: str) -> HTTPResponse:
 
 
 def test_every_address_of_a_name_is_used_in_turn(target: RunningTarget) -> None:
-    """`localhost` has one address that listens and perhaps one that does not."""
+    """`localhost` may have two addresses, of which only one listens."""
 
     async def work(lab: Lab) -> list[int]:
         url = f"http://localhost:{target.port}/"
@@ -474,7 +474,7 @@ def test_a_wrong_call_is_refused_with_its_reason(
 
 
 def test_a_kept_connection_that_the_server_closed_is_no_failure() -> None:
-    """The server answers one request a connection and then closes it without saying so."""
+    """The server answers one request per connection, then closes it without announcing that."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

@@ -1,4 +1,4 @@
-"""HTTPS: verified by default, and as the user asks otherwise."""
+"""HTTPS: certificates are verified unless the user turns that off."""
 
 import ssl
 import threading
@@ -91,7 +91,7 @@ class _Hello(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def strict_server(tmp_path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """A server that wants a client certificate; the files a client needs."""
+    """Start a server that requires a client certificate; return the files of a client."""
     ca = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED
@@ -139,5 +139,5 @@ def test_the_wrong_name_is_refused(
             await lab.http.get(f"https://127.0.0.2:{port}/", ca=files["ca"], cert=files["both"])
         return caught.value.error
 
-    # Only 127.0.0.1 is served, so the name is refused after a connection is.
+    # Only 127.0.0.1 listens, so the certificate is refused after a connection was.
     assert in_lab(work) in {"tls", "connect"}

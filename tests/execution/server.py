@@ -1,4 +1,4 @@
-"""A small HTTP server that counts what really reached it, in a thread of its own."""
+"""An HTTP server in its own thread that counts the requests it received."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from typing import Self
 
 
 class CountingServer:
-    """`/`, `/status/{code}` and `/delay/{ms}` on 127.0.0.1; a context manager."""
+    """Serves `/`, `/status/{code}` and `/delay/{ms}` on 127.0.0.1."""
 
     def __init__(self) -> None:
         self.port = 0

@@ -1,4 +1,4 @@
-"""What a bundle holds, that it is reproducible, and that it imports like the files it came from."""
+"""Bundles: their contents, that they are reproducible, and how their modules are imported."""
 
 import inspect
 import io
@@ -31,7 +31,7 @@ def _leave_no_module() -> Iterator[None]:
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
-    """Writes files by relative path; returns the first."""
+    """Write files by relative path and return the first."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Limits on output: what passes, what is dropped, and that the drop is told."""
+"""Limits on output: what passes, what is dropped, and the note about dropped bytes."""
 
 from hypothesis import given
 from hypothesis import strategies as st

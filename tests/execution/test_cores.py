@@ -1,4 +1,4 @@
-"""How many executors a machine is good for."""
+"""The number of executors of a machine, and the cores they are pinned to."""
 
 import os
 from pathlib import Path

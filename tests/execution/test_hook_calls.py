@@ -1,4 +1,4 @@
-"""How hooks are called: arguments worked out once, made fresh for every call."""
+"""How hooks are called: arguments are computed once and copied for every call."""
 
 import functools
 

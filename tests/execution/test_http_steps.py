@@ -1,4 +1,4 @@
-"""HTTP steps against a server that counts: what is measured, sent, cut, and how often."""
+"""HTTP steps against a server that counts requests: what is measured, sent and cut."""
 
 from collections.abc import Iterator
 
@@ -183,10 +183,10 @@ def check_mixed(outcome: Outcome) -> None:
     assert counts["fine"].ok == 40
     assert (counts["missing"].failed, counts["missing"].errors) == (40, {"status": 40})
     assert (counts["expected"].ok, counts["expected"].errors) == (40, {})
-    assert counts["after"].ok == 40  # a status is no reason to skip
+    assert counts["after"].ok == 40  # an error status skips no step
     assert (counts["refused"].failed, counts["refused"].errors) == (40, {"connect": 40})
     assert (counts["never"].total, counts["never"].skipped) == (0, 40)
-    assert "Traceback" not in outcome.output  # the target's failures are no faults of code
+    assert "Traceback" not in outcome.output  # error responses are not exceptions of user code
 
 
 @pytest.mark.parametrize("static", [False, True])

@@ -1,4 +1,4 @@
-"""An executor under a lease: at the deadline its load ends by itself, whoever stands still."""
+"""An executor under a lease ends its load at the deadline, even if processes are stopped."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ def total(target: _native.Target) -> int:
 
 
 async def settled(target: _native.Target) -> int:
-    """What the target has counted once it counts no more."""
+    """Return the count of the target when it no longer rises."""
     known = -1
     while known != (known := total(target)):
         await asyncio.sleep(0.2)
@@ -74,7 +74,7 @@ async def disconnected(target: _native.Target) -> None:
 
 
 async def begin(bench: Bench, *, lease_s: float) -> int:
-    """Prepares and starts the load under a lease; the deadline of that."""
+    """Prepare and start the load under a lease; return the deadline."""
     await bench.prepare("Load")
     deadline_ns = boottime_ns() + round(lease_s * 1e9)
     bench.pool.renew_lease(bench.ids, deadline_ns)
@@ -171,7 +171,7 @@ def test_an_executor_that_stays_stopped_is_killed_and_its_connections_end(
 
 
 def test_the_kernel_kills_code_that_blocks_the_event_loop_beyond_the_lease(lab: Lab) -> None:
-    """And is blamed for it, however often the lease was renewed: it never took that up."""
+    """The code is blamed although the lease was renewed: the executor never read the renewals."""
     lab.write(BUSY)
 
     async def work(bench: Bench) -> None:
@@ -289,7 +289,7 @@ def test_an_executor_takes_its_next_slot_after_a_lease_expired(lab: Lab) -> None
     lab.work(work)
 
 
-# --- the rest of a duration -----------------------------------------------------------------
+# --- the remaining duration -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("static", [True, False])

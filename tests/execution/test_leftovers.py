@@ -1,4 +1,4 @@
-"""Nothing that user code started outlives its part, its executor or the parent."""
+"""No process of user code outlives its slot, its executor or the parent."""
 
 import asyncio
 import os
@@ -138,7 +138,7 @@ class Starter(Workflow):
         log("started", os.getpid(), daemonise({environment}))
         await asyncio.sleep(60)
 """)
-    unrelated = subprocess.Popen(["sleep", "600"])  # a child of whoever embeds the pool
+    unrelated = subprocess.Popen(["sleep", "600"])  # a child of the program that embeds the pool
 
     async def work(bench: Bench) -> None:
         await bench.prepare("Starter")
@@ -260,7 +260,7 @@ def test_no_descriptor_and_no_child_outlives_a_pool(lab: Lab) -> None:
     async def work(bench: Bench) -> None:
         await bench.begin("Sleeper", until="napping")
 
-    lab.work(work, executors=2)  # whatever is opened once and for all is open now
+    lab.work(work, executors=2)  # descriptors that are opened only once are open now
     before = set(os.listdir("/proc/self/fd"))
     lab.work(work, executors=2)
     assert set(os.listdir("/proc/self/fd")) == before

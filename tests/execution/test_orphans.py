@@ -1,4 +1,4 @@
-"""The mark that everything an executor starts bears, in its environment and in its limits."""
+"""The mark on every process that an executor starts, in its environment and its limits."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from hyperscale.execution.orphans import ProcessMark
 from tests.lab.processes import is_alive
 from tests.lab.waiting import until
 
-# Takes on the mark it was started with and starts a process that has no environment at all.
+# Puts its mark on its limits and starts a process without an environment.
 STARTER = """
 import subprocess
 from hyperscale.execution.orphans import ProcessMark
@@ -46,7 +46,7 @@ def test_a_process_with_the_mark_only_in_its_limits_is_killed() -> None:
         until(lambda: not is_alive(starter.pid), what="the starter has ended")
         assert mark.end_bearers()
         until(lambda: not is_alive(pid), what="what it started has ended")
-        # The starter, which nobody has reaped yet, is none that could be ended.
+        # The starter is a zombie, which cannot be killed.
         assert not mark.is_on_others()
         assert not mark.end_bearers()
     finally:

@@ -1,4 +1,4 @@
-"""What user code prints: captured, bounded, logged, whatever it does to its streams."""
+"""Output of user code is captured, limited and logged."""
 
 from pathlib import Path
 
@@ -71,7 +71,7 @@ def test_output_of_every_kind_is_captured_and_written_to_the_log(lab: Lab, tmp_p
             "no line end",
         ):
             assert words in said, said
-        # All of it before the part's end.
+        # All output comes before the end of the slot.
         kinds = [type(event) for event in outcome.events]
         assert ExecutorOutput in kinds
         assert kinds[-1] is not ExecutorOutput
@@ -170,4 +170,4 @@ def test_a_full_disk_loses_log_lines_and_nothing_else(lab: Lab, tmp_path: Path) 
         assert outcome.step("speak").counts.ok == 3
         assert "No space left on device" in outcome.output
 
-    lab.work(work, log_dir=logs)  # closing the pool closes the log
+    lab.work(work, log_dir=logs)  # closing the pool must not fail either

@@ -55,7 +55,7 @@ def test_an_interval_keeps_the_starts_of_iterations_apart(lab: Lab) -> None:
     """)
     lab.run("Paced")
     first, _, last = [float(line) for line in lab.log()]
-    # The first may have been noted late, but not by half of it all; unpaced it takes 40 ms.
+    # The first start may be logged late, but not by half the time; without pacing it takes 40 ms.
     assert last - first > 0.4
 
 

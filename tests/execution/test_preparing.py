@@ -1,4 +1,4 @@
-"""Parts on their way to an executor: refused, stopped, cancelled, and the executor usable after."""
+"""Preparing slots: refused, stopped and cancelled slots leave the executor usable."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ def test_a_stop_reaches_a_slot_whose_assignment_was_not_sent_yet(lab: Lab, when:
         bench.pool.stop(bench.ids, "interrupted", 1.0)
         with pytest.raises(RunError, match="stopped while preparing"):
             await preparing
-        await bench.prepare("Sleeper")  # and they are there for another
+        await bench.prepare("Sleeper")  # and are usable for another workflow
 
     lab.work(work, executors=2)
     assert lab.log() == ["teardown", "teardown"]
@@ -173,7 +173,7 @@ def test_a_slot_that_is_stopped_while_others_prepare_ends_with_them(lab: Lab) ->
         with pytest.raises(RunError, match="stopped while preparing"):
             await preparing
         assert not any(outcome.is_over for outcome in bench.outcomes)
-        assert all(outcome.reports for outcome in bench.outcomes)  # what its setup sent was sent
+        assert all(outcome.reports for outcome in bench.outcomes)  # requests of setup hooks count
 
     lab.work(work, executors=2)
 

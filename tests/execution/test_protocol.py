@@ -1,4 +1,4 @@
-"""The executor protocol: every message survives every way of cutting the byte stream."""
+"""The executor protocol: messages are the same however the byte stream is cut."""
 
 import itertools
 

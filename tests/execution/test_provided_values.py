@@ -1,4 +1,4 @@
-"""Values that leave one workflow and reach another, part by part."""
+"""Values that one workflow provides to another."""
 
 from hyperscale.execution.values import pack_value
 from hyperscale.plan.context import ContextValue, ReceivedContext, decode_provided, encode_received

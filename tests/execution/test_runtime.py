@@ -1,4 +1,4 @@
-"""What virtual users do with the steps of a workflow: order, arguments, records."""
+"""Virtual users run the steps of a workflow: order, arguments, records."""
 
 import pytest
 
@@ -111,7 +111,7 @@ def test_a_raising_step_fails_once_and_skips_what_depends_on_it(lab: Lab) -> Non
     assert (other.total, other.ok, other.skipped) == (10, 10, 0)
     assert outcome.finished is not None
     assert outcome.finished.status is PartStatus.COMPLETED
-    # Shown once, with the user's line and none of ours, then counted.
+    # Printed once, with the user's line and no frame of Hyperscale, then counted.
     assert outcome.output.count("ValueError: no luck") == 1
     assert 'raise ValueError("no luck")' in outcome.output
     assert "hyperscale/execution" not in outcome.output
@@ -248,7 +248,7 @@ def test_checks_and_metrics_see_the_results_of_their_iteration(lab: Lab) -> None
                 return None
     """)
     (outcome,) = lab.run("Judged")
-    # Two users, four iterations each unless one drew more; the second of each raised.
+    # Two users share eight iterations; the second iteration of each raised.
     small, asserts = outcome.check("is_small"), outcome.check("asserts")
     judged = outcome.step("number").counts.ok
     assert small.passed + small.failed == judged

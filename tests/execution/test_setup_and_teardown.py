@@ -1,4 +1,4 @@
-"""Hooks around a part: what setup and teardown see, do and report."""
+"""Setup and teardown hooks: what they see, do and report."""
 
 import pytest
 
@@ -58,7 +58,7 @@ def test_a_failing_setup_hook_refuses_the_slot_and_teardown_hooks_run(lab: Lab) 
             await bench.prepare("Broken")
         (outcome,) = bench.outcomes
         assert outcome.output.count("ConnectionError: no database") == 1
-        # What the hooks did is not lost with the part.
+        # The requests of the hooks are reported although the slot failed.
         (report,) = outcome.reports
         counts = {step.name: step.counts for step in report.steps}
         assert (counts["open"].failed, counts["use"].total, counts["close"].ok) == (1, 0, 1)

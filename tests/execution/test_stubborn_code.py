@@ -1,4 +1,4 @@
-"""User code that does not let go, or wants to leave: it is ended, and the rest goes on."""
+"""User code that blocks the event loop, ignores cancellation or exits is ended."""
 
 import asyncio
 
@@ -73,7 +73,7 @@ def test_code_that_never_awaits_is_killed_after_a_stop(lab: Lab) -> None:
 
     async def work(bench: Bench) -> None:
         await bench.begin("Hog", until="spinning")
-        while not bench.outcomes[0].is_over:  # told again and again, as a leader does
+        while not bench.outcomes[0].is_over:  # repeated stops, as a job leader sends them
             bench.pool.stop(bench.ids, "interrupted", 1.0)
             await asyncio.sleep(0.1)
         (outcome,) = await bench.ended()

@@ -76,7 +76,7 @@ def test_a_killed_executor_is_reported_with_its_signal_and_the_pool_starts_anoth
         died = bench.outcomes[0].died
         assert died is not None
         assert died.reason.startswith("killed by SIGKILL")
-        assert not bench.outcomes[1].is_over  # the other goes on
+        assert not bench.outcomes[1].is_over  # the other executor continues
         bench.pool.stop([1], "enough", 0.0)
         await bench.until(lambda: bench.outcomes[1].is_over)
         await bench.prepare("Sleeper")
@@ -97,7 +97,7 @@ def test_sigterm_tears_down_before_the_executor_leaves(lab: Lab) -> None:
 
 @contextmanager
 def descriptors(spare: int) -> Iterator[None]:
-    """No more than so many can be opened meanwhile."""
+    """Limit the descriptors that this process may open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)
@@ -137,7 +137,7 @@ def test_an_executor_that_could_not_be_restarted_is_started_with_its_next_slot(l
 
 
 def freeze(bench: Bench) -> int:
-    """The executor; right at the start, before it can have said a word."""
+    """Stop the executor at its start, before it sends its first message; return its process id."""
     (pid,) = bench.pool.pids
     os.kill(pid, signal.SIGSTOP)
     return pid
@@ -156,7 +156,7 @@ def test_a_stop_does_not_wait_for_an_executor_that_never_starts(lab: Lab) -> Non
                 await preparing
             await bench.pool.wait_vacant(0)
         os.kill(pid, signal.SIGCONT)
-        await bench.prepare("Sleeper")  # it was only slow
+        await bench.prepare("Sleeper")  # the executor was only slow
 
     lab.work(work)
 
@@ -243,7 +243,7 @@ def test_an_executor_is_not_killed_because_its_parent_was_suspended(lab: Lab) ->
     async def work(bench: Bench) -> None:
         await bench.prepare("Short")
         bench.pool.start(bench.ids)
-        time.sleep(4)  # longer than any executor may be silent after its end
+        time.sleep(4)  # longer than an executor may be silent after its slot should have ended
         (outcome,) = await bench.ended()
         assert outcome.finished is not None
         assert outcome.finished.status is PartStatus.COMPLETED

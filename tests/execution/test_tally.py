@@ -1,4 +1,4 @@
-"""What custom metrics come to: a value is counted everywhere, or nowhere."""
+"""Tallies of checks and custom metrics."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Exceptions of user code: shown once, counted after, in the user's own terms."""
+"""Exceptions of user code are printed once and then counted."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Values between workflows: exactly what went in comes out."""
+"""Values between workflows are decoded exactly as they were encoded."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ class Token:
 
 
 def same(left: object, right: object) -> bool:
-    """Equal, and of equal types all the way down."""
+    """Return True if both are equal and have equal types at every depth."""
     if type(left) is not type(right):
         return False
     if isinstance(left, list | tuple):

@@ -1,4 +1,4 @@
-"""Test files as users have them: on disk, loaded through the same door."""
+"""Test files on disk, loaded as the command line loads them."""
 
 import itertools
 import sys
@@ -38,13 +38,13 @@ class Files:
         return build_plan(path, collect(load_module(path)), Overrides(**overrides))  # type: ignore[arg-type]  # tests give wrong ones on purpose
 
     def blueprint(self, text: str) -> Blueprint:
-        """Of the last workflow in the text."""
+        """Return the blueprint of the last workflow in the text."""
         return blueprint(self.classes(text)[-1])
 
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
-    """Shown paths are short: the directory is where we are."""
+    """Make the directory the working directory, so that messages show short paths."""
     before, path = set(sys.modules), list(sys.path)
     monkeypatch.chdir(tmp_path)
     yield Files(tmp_path)

@@ -1,4 +1,4 @@
-"""What the source of a step shows: whether any code reads the bodies of its responses."""
+"""The analysis of source: whether any code reads the bodies of a step's responses."""
 
 from textwrap import dedent, indent
 

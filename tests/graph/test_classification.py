@@ -1,4 +1,4 @@
-"""The return annotation, not the decorator, makes a test."""
+"""The return annotation, not the decorator, makes a step a test."""
 
 import pytest
 

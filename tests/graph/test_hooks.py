@@ -1,4 +1,4 @@
-"""Decorated methods as seen from an instance."""
+"""Decorated methods on instances."""
 
 import asyncio
 from typing import Any

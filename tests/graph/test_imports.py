@@ -1,4 +1,4 @@
-"""Where the authoring API can be imported from, and what that costs."""
+"""Import paths of the authoring API, and the modules that they load."""
 
 import subprocess
 import sys

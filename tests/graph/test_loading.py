@@ -1,4 +1,4 @@
-"""What a user's file can do wrong while being imported, and which classes of it run."""
+"""Errors of a test file while it is imported, and which of its classes run."""
 
 import importlib
 import importlib.util
@@ -223,7 +223,9 @@ def test_local_modules_are_importable_and_a_file_can_be_loaded_again(files: File
 
 
 def test_a_module_beside_the_file_comes_last_once_the_file_is_loaded(files: Files) -> None:
-    files.write("hidden = True\n", "this.py")  # the standard library has one, seldom imported
+    files.write(
+        "hidden = True\n", "this.py"
+    )  # the standard library has a module of this name, which is seldom imported
     files.write("name = 'mine'\n", "own_helper.py")
     path = files.write("import sys\nfirst = sys.path[0]\n", "shop.py")
     assert load_module(path).first == str(files.directory)
@@ -231,7 +233,7 @@ def test_a_module_beside_the_file_comes_last_once_the_file_is_loaded(files: File
     found = importlib.util.find_spec("this")
     assert found is not None
     assert found.origin != str(files.directory / "this.py")
-    assert importlib.import_module("own_helper").name == "mine"  # in a reporter, say
+    assert importlib.import_module("own_helper").name == "mine"  # for example in a reporter
 
 
 def test_a_failed_import_leaves_no_module_behind(files: Files) -> None:

@@ -1,4 +1,4 @@
-"""Classes become a plan: defaults, order, overrides, hosts, files, contracts."""
+"""Plans of classes: defaults, order, overrides, hosts, files, states."""
 
 import msgspec
 import pytest

@@ -21,7 +21,7 @@ def workflow(body: str) -> str:
 
 
 def static(files: Files, text: str) -> StaticCall | NotStatic:
-    """What the analysis says of the step called `s`."""
+    """Return the analysis of the step `s`."""
     design = files.blueprint(workflow(text))
     return next(hook for layer in design.layers for hook in layer if hook.name == "s").static
 

@@ -1,4 +1,4 @@
-"""What a type checker and an editor make of a test file."""
+"""Types that a type checker infers in a test file."""
 
 import re
 from pathlib import Path
@@ -141,7 +141,7 @@ def check(text: str, tmp_path: Path, cache: Path) -> tuple[str, int]:
 
 @pytest.fixture
 def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """mypy's own cache: only the first run has to read the standard library."""
+    """Return a cache of mypy, so that only the first run reads the standard library."""
     known = getattr(request.config, "cache", None)
     return Path(known.mkdir("mypy")) if known is not None else tmp_path
 

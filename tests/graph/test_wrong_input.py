@@ -1,4 +1,4 @@
-"""Each wrong input: one message that names file, class and method, and says what to do."""
+"""Each wrong input gives one message that names file, class and method, and a hint."""
 
 from textwrap import dedent, indent
 

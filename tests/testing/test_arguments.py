@@ -1,4 +1,4 @@
-"""Request parts: real values that are read-only, checked when they are made."""
+"""Request parts are plain values, read-only, and checked when they are made."""
 
 import base64
 import copy
@@ -17,7 +17,7 @@ from hyperscale.errors import InputError
 from hyperscale.testing import arguments
 from hyperscale.testing.arguments import OptimizedArg, UrlValue
 
-# For type checkers the names are the plain types; here the classes behind them are meant.
+# For type checkers these names are plain types; at run time they are classes.
 URL, Headers, Params, Cookies, Auth, Data, File = (
     getattr(arguments, name)
     for name in ("URL", "Headers", "Params", "Cookies", "Auth", "Data", "File")

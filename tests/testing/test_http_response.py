@@ -1,4 +1,4 @@
-"""A response as a user reads it."""
+"""The attributes of a response."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from hyperscale.testing import CallResult, CustomResult, HTTPResponse
 
 @dataclass
 class Recorded:
-    """An exchange, as the engine would hand it over."""
+    """An exchange with the attributes of the engine's."""
 
     status: int = 200
     reason: str = "OK"
