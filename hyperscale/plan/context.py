@@ -72,9 +72,7 @@ def namespace_of(workflow: WorkflowPlan, parts: Iterable[Provided]) -> Namespace
 
 
 def received_by(
-    workflow: WorkflowPlan,
-    workflows: Iterable[WorkflowPlan],
-    finished: Mapping[str, Namespace],
+    workflow: WorkflowPlan, workflows: Iterable[WorkflowPlan], finished: Mapping[str, Namespace]
 ) -> ReceivedContext:
     """Return what `workflow` starts with, given the namespaces of finished workflows.
 

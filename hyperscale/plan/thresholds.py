@@ -217,8 +217,7 @@ def _parse_limit(limit: object, where: str, quantity: Quantity) -> tuple[str, fl
     if scale is None:
         given = f"the unit {unit!r}" if unit else "a number without a unit"
         raise InputError(
-            f"{where}: {limit!r} has {given}, but this is a {quantity.value}",
-            hint=_HINTS[quantity],
+            f"{where}: {limit!r} has {given}, but this is a {quantity.value}", hint=_HINTS[quantity]
         )
     bound = number * scale
     if not math.isfinite(bound):

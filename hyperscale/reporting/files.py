@@ -1,7 +1,7 @@
 """Writing a report so that a crash leaves the old file or the new one, never half of one.
 
-Write to a temporary name beside the target, flush to disk, rename. What is not a regular
-file (a pipe, `/dev/stdout`) is written to directly.
+A report is written to a temporary file beside the target, flushed to disk and renamed. A path that
+is not a regular file (a pipe, `/dev/stdout`) is written to directly.
 """
 
 import errno
@@ -17,7 +17,7 @@ class OutputError(HyperscaleError):
 
 
 def write_file(path: Path | str, content: bytes) -> None:
-    """Replaces `path` by `content`, creating its directories."""
+    """Replace `path` by `content`, creating its directories."""
     target = Path(path)
     try:
         if _is_special(target):
@@ -32,9 +32,9 @@ def write_file(path: Path | str, content: bytes) -> None:
 
 
 def ensure_writable(path: Path | str, *, where: str) -> None:
-    """Refuses, before anything runs, a path that could not be written at the end.
+    """Refuse, before anything runs, a path that could not be written at the end.
 
-    Creates the directories; leaves no file behind. `where` is the flag that named it.
+    Creates the directories; leaves no file behind. `where` is the flag that named the path.
     """
     target = Path(path)
     try:
@@ -45,7 +45,7 @@ def ensure_writable(path: Path | str, *, where: str) -> None:
         target = target.resolve()
         target.parent.mkdir(parents=True, exist_ok=True)
         probe = _temporary(target)
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        probe.touch(exist_ok=False)
         probe.unlink()
     except OSError as error:
         raise InputError(f"{where}: {_reason(path, error)}", hint=_advice(error)) from error
@@ -55,8 +55,7 @@ def _replace(target: Path, content: bytes) -> None:
     temporary = _temporary(target)
     try:
         # Not a private temporary file: the umask decides who may read a report.
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        with open(descriptor, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -64,19 +63,15 @@ def _replace(target: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_directory(target.parent)
-
-
-def _temporary(target: Path) -> Path:
-    return target.with_name(f".{target.name[:64]}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _temporary(target: Path) -> Path:
+    return target.with_name(f".{target.name[:64]}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
 
 
 def _is_special(path: Path) -> bool:

@@ -131,10 +131,7 @@ def as_reporters(value: object, *, where: str) -> tuple[Sink, ...]:
 
 
 async def submit_all(
-    reporters: Sequence[Sink],
-    result: RunResult,
-    *,
-    timeout_s: float = DELIVERY_TIMEOUT_S,
+    reporters: Sequence[Sink], result: RunResult, *, timeout_s: float = DELIVERY_TIMEOUT_S
 ) -> list[ReporterFailure]:
     """Deliver `result` to every reporter at once; return what went wrong, raise nothing.
 

@@ -61,8 +61,7 @@ _Histogram = Annotated[str, _schema(contentEncoding="base64", pattern=r"^[A-Za-z
 _StepKind = Annotated[str, _schema(enum=["test", "action", "setup", "teardown"])]
 _MetricKind = Annotated[str, _schema(enum=["count", "rate", "gauge", "distribution", "timer"])]
 _Time = Annotated[
-    str,
-    _schema(format="date-time", pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?Z$"),
+    str, _schema(format="date-time", pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?Z$")
 ]
 
 

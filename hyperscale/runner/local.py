@@ -59,10 +59,7 @@ class LocalRunner:
         reporter that fails leaves a warning on the result and changes nothing else.
         """
         if log_level.upper() not in logging.getLevelNamesMapping():
-            raise InputError(
-                f"log_level: {log_level!r} is unknown",
-                hint='use "info" or "debug"',
-            )
+            raise InputError(f"log_level: {log_level!r} is unknown", hint='use "info" or "debug"')
         classes, plan = plan_of(test_name, workflows, where="LocalRunner.run")
         options = RunOptions(
             workers=self.workers,

@@ -97,11 +97,9 @@ def _value(threshold: Threshold, stats: WorkflowStats) -> tuple[float | None, bo
 def _latency_s(histogram: Histogram, key: str) -> float | None:
     if not histogram.count:
         return None
-    if key == "mean":
-        return histogram.mean_ns / _NS_PER_S
-    if key == "max":
-        return histogram.max_ns / _NS_PER_S
-    return histogram.quantile_ns(QUANTILES[key]) / _NS_PER_S
+    if key in QUANTILES:
+        return histogram.quantile_ns(QUANTILES[key]) / _NS_PER_S
+    return (histogram.mean_ns if key == "mean" else histogram.max_ns) / _NS_PER_S
 
 
 def _metric_value(metric: MetricStats, key: str, elapsed_s: float) -> float | None:

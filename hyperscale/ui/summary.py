@@ -97,16 +97,14 @@ def _error(workflow: WorkflowResult, width: int, theme: Theme) -> list[StyledLin
     return [StyledLine(theme, " " * INDENT).add(part, role) for part in parts]
 
 
-def _warn_if(count: int) -> str:
-    return "warn" if count else ""
-
-
 _STEP_COLUMNS: tuple[Column[StepResult], ...] = (
     Column("step", step_label, lambda s: "" if s.kind else "dim", right=False, width_max=32),
     Column("ok", lambda s: format_count(s.ok)),
     Column("failed", lambda s: format_count(s.failed), lambda s: "failed" if s.failed else ""),
-    Column("cut", lambda s: format_count(s.cut), lambda s: _warn_if(s.cut), rank=4),
-    Column("skipped", lambda s: format_count(s.skipped), lambda s: _warn_if(s.skipped), rank=9),
+    Column("cut", lambda s: format_count(s.cut), lambda s: "warn" * bool(s.cut), rank=4),
+    Column(
+        "skipped", lambda s: format_count(s.skipped), lambda s: "warn" * bool(s.skipped), rank=9
+    ),
     Column("sent", lambda s: format_count(s.sent), rank=8),
     Column("rate/s", lambda s: format_rate(s.rate_per_second), rank=3),
     Column("min", lambda s: format_ms(s.latency_ms.min), rank=11),

@@ -47,8 +47,7 @@ def time_chart(
 
 def percentile_chart(title: str, lines: Sequence[ChartLine], *, empty: str) -> Html:
     """Latency by percentile, the distance to 100 % on a logarithmic axis."""
-    nines = max((_nines(x) for line in lines for x, _ in line.points if x < 100), default=1.0)
-    nines = max(1.0, nines)
+    nines = max([1.0, *(_nines(x) for line in lines for x, _ in line.points if x < 100)])
     ticks = [
         (p, f"{p:g}%") for p in (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999) if _nines(p) <= nines
     ]
