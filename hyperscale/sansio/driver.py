@@ -78,8 +78,7 @@ class CoreDriver(Generic[Event, Effect]):
             # A timer that fires too early costs less than one that is set again for each event.
             self._disarm()
             self._timer_at_s = wake_at_s
-            delay_s = max(0.0, wake_at_s - self._clock())
-            self._timer = self._loop.call_later(delay_s, self._on_timer)
+            self._timer = self._loop.call_later(max(0.0, wake_at_s - self._clock()), self._on_timer)
 
     def stop(self) -> None:
         """Take no more events and perform no more effects."""

@@ -7,6 +7,8 @@ from typing import Any
 
 from hyperscale.errors import RunError
 
+_Work = Coroutine[Any, Any, Any]
+
 _log = logging.getLogger("hyperscale.tasks")
 
 
@@ -19,9 +21,9 @@ class TaskSupervisor:
         self.failed: asyncio.Future[None] = self._loop.create_future()
         """Raises the first error that must end the node."""
 
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+    def spawn(self, work: _Work, name: str) -> asyncio.Task[Any]:
         """Start a task the node cannot do without: if it fails, the node ends."""
-        return self._start(work, name, lambda _, error: self.fail(error))
+        return self._start(work, name, ends_node=True)
 
     def spawn_every(self, period_s: float, work: Callable[[], Any], name: str) -> None:
         """Start a task that calls `work` every `period_s` seconds: if it fails, the node ends."""
@@ -33,9 +35,9 @@ class TaskSupervisor:
 
         self.spawn(repeat(), name)
 
-    def spawn_request(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+    def spawn_request(self, work: _Work, name: str) -> asyncio.Task[Any]:
         """Start a task that serves one request or connection: if it fails, only that ends."""
-        return self._start(work, name, _log_failure)
+        return self._start(work, name, ends_node=False)
 
     def fail(self, error: BaseException) -> None:
         """End the node because of `error`."""
@@ -58,23 +60,16 @@ class TaskSupervisor:
         if not self.failed.done():
             self.failed.cancel()
 
-    def _start(
-        self,
-        work: Coroutine[Any, Any, Any],
-        name: str,
-        on_failure: Callable[[asyncio.Task[Any], BaseException], None],
-    ) -> asyncio.Task[Any]:
+    def _start(self, work: _Work, name: str, *, ends_node: bool) -> asyncio.Task[Any]:
         def on_end(task: asyncio.Task[Any]) -> None:
             self._tasks.discard(task)
             error = None if task.cancelled() else task.exception()
-            if error is not None:
-                on_failure(task, error)
+            if error is not None and ends_node:
+                self.fail(error)
+            elif error is not None:
+                _log.error("request.failed: %s", error, exc_info=error, extra={"task": name})
 
         task = self._loop.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(on_end)
         return task
-
-
-def _log_failure(task: asyncio.Task[Any], error: BaseException) -> None:
-    _log.error("request.failed: %s", error, exc_info=error, extra={"task": task.get_name()})

@@ -79,9 +79,8 @@ class _Exchange(asyncio.Protocol):
             self._connections.discard(self._transport)
 
     def _answer(self, transport: asyncio.Transport, response: Response, has_body: bool) -> None:
-        status = response.status
         head = (
-            f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+            f"HTTP/1.1 {response.status.value} {response.status.phrase}\r\n"
             f"Content-Type: {response.content_type}\r\n"
             f"Content-Length: {len(response.body)}\r\n"
             "Cache-Control: no-store\r\n"
@@ -94,8 +93,7 @@ class _Exchange(asyncio.Protocol):
 def bind_http(host: str, port: int) -> socket.socket:
     """Return a listening socket; port 0 means any free port."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, _, _, _, address = found[0]
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
         raise InputError(
@@ -124,17 +122,16 @@ def respond(head: bytes, routes: Routes) -> tuple[Response, bool]:
     line = head.split(b"\n", 1)[0].rstrip(b"\r").split(b" ")
     if len(line) != 3 or not line[2].startswith(b"HTTP/1."):
         return plain(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1 request"), True
-    method, target = line[0], line[1]
+    method, target, _ = line
     if method not in (b"GET", b"HEAD"):
         return plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are served"), True
     path = target.split(b"?", 1)[0].decode("latin-1")
-    route = routes.get(path)
-    if route is None:
+    if path not in routes:
         known = ", ".join(routes)
         response = plain(HTTPStatus.NOT_FOUND, f"not found; this node serves {known}")
     else:
         try:
-            response = route()
+            response = routes[path]()
         except Exception:  # noqa: BLE001  a bug in a route ends this request only
             _log.exception("request.failed", extra={"path": path})
             failed = HTTPStatus.INTERNAL_SERVER_ERROR

@@ -23,38 +23,31 @@ _TEXT_CHARS_MAX = 4_000
 _FLUSH_S = 2.0
 
 _EVENT = re.compile(r"[a-z_]+\.[a-z_]+")
+_formatter = logging.Formatter()
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 # The attributes of every record; all others come from `extra`.
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
-class JsonLines(logging.Formatter):
-    """Formats a record as one JSON object. The fields of `bound` are in every line."""
-
-    def __init__(self, bound: dict[str, Any]) -> None:
-        super().__init__()
-        self._bound = bound
-
-    def format(self, record: logging.LogRecord) -> str:
-        text = str(record.msg)
-        event, _, rest = text.partition(": ")
-        if not _EVENT.fullmatch(event):  # a record of asyncio or another library
-            event, rest = f"{record.name.partition('.')[0]}.reported", text
-        line: dict[str, Any] = {
-            "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}"
-            f".{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "event": event,
-            **self._bound,
-        }
-        for key, value in record.__dict__.items():
-            if key not in _STANDARD:
-                line[key] = _short(value)
-        if rest and "detail" not in line:
-            line["detail"] = _short(record.getMessage().removeprefix(f"{event}: "))
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)[-_TEXT_CHARS_MAX:]
-        return _encode(line).decode()
+def json_line(record: logging.LogRecord, bound: dict[str, Any]) -> str:
+    """Return a record as one JSON object. The fields of `bound` are in every line."""
+    text = str(record.msg)
+    event, _, rest = text.partition(": ")
+    if not _EVENT.fullmatch(event):  # a record of asyncio or another library
+        event, rest = f"{record.name.partition('.')[0]}.reported", text
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    line: dict[str, Any] = {
+        "time": f"{at}.{int(record.msecs):03d}Z",
+        "level": record.levelname.lower(),
+        "event": event,
+        **bound,
+    }
+    line |= {key: _short(each) for key, each in record.__dict__.items() if key not in _STANDARD}
+    if rest and "detail" not in line:
+        line["detail"] = _short(record.getMessage().removeprefix(f"{event}: "))
+    if record.exc_info:
+        line["traceback"] = _formatter.formatException(record.exc_info)[-_TEXT_CHARS_MAX:]
+    return _encode(line).decode()
 
 
 class LineWriter(logging.Handler):
@@ -62,7 +55,7 @@ class LineWriter(logging.Handler):
 
     def __init__(self, stream: IO[str], bound: dict[str, Any]) -> None:
         super().__init__()
-        self.setFormatter(JsonLines(bound))
+        self._bound = bound
         self.dropped = 0  # lines that did not fit the queue or could not be written
         self._stream = stream
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -74,7 +67,7 @@ class LineWriter(logging.Handler):
         if self._lines.qsize() >= LINES_WAITING_MAX:
             self.dropped += 1
             return
-        self._lines.put(self.format(record))
+        self._lines.put(json_line(record, self._bound))
 
     def close(self) -> None:
         self._lines.put(None)

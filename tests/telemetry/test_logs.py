@@ -11,13 +11,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.telemetry.logs import LINES_WAITING_MAX, JsonLines, LineWriter, log_to
+from hyperscale.telemetry.logs import LINES_WAITING_MAX, LineWriter, json_line, log_to
 
 
 def line_of(message: object, *args: object, **extra: object) -> dict[str, Any]:
     record = logging.LogRecord("hyperscale.x", logging.INFO, "f", 1, message, args, None)
     record.__dict__.update(extra)
-    formatted = JsonLines({"node": "m0"}).format(record)
+    formatted = json_line(record, {"node": "m0"})
     assert "\n" not in formatted
     line: dict[str, Any] = json.loads(formatted)
     return line
