@@ -156,7 +156,7 @@ def test_too_many_jobs_are_refused_for_now_and_not_for_ever() -> None:
     book = Book(Limits(jobs=2))
     jobs = [book.submit(key=f"k{number}") for number in range(2)]
     refused = book.put(submission("k3"))
-    assert (refused.ok, refused.code, refused.is_permanent) == (False, Code.CAPACITY, False)
+    assert (refused.ok, refused.code) == (False, Code.CAPACITY)
     assert refused.hint == "try again later"
     book.put(JobFinished(job=jobs[0], status=JobStatus.CANCELLED))
     assert book.put(submission("k3")).ok

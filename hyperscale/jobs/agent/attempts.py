@@ -6,6 +6,7 @@ from enum import Enum
 
 from hyperscale.errors import InvariantError
 from hyperscale.jobs.agent.events import PlaceEnded
+from hyperscale.jobs.agent.fences import part_of
 from hyperscale.jobs.agent.statistics import AttemptStatistics
 from hyperscale.jobs.messages import AttemptId, Isolation, PartPhase, PreparePart
 
@@ -176,10 +177,14 @@ class AttemptOnWorker:
         needs_lease = self.is_leased or self.state is not AttemptState.RUNNING
         return self.lease_until_s if self.is_live and needs_lease else None
 
-    def note_death(self, place: int, *, now_s: float) -> None:
-        """Note that an executor ended without a last report: load after it is not counted."""
-        if self.started_s is None:
-            return
-        # Once its lease is over, an executor sends nothing.
-        ended_s = min(now_s, self.lease_until_s) if self.is_leased else now_s
-        self.statistics.note_gap(place, ended_s - self.started_s)
+
+class AttemptTable(dict[AttemptId, AttemptOnWorker]):
+    """The attempts on a worker that have not ended. Only `supervisor` adds and removes them."""
+
+    def of_group(self, group: int) -> list[AttemptOnWorker]:
+        return [attempt for attempt in self.values() if attempt.group == group]
+
+    def of_part(self, attempt_id: AttemptId) -> list[AttemptOnWorker]:
+        """Return the attempts of the same part."""
+        part = part_of(attempt_id)
+        return [attempt for attempt in self.values() if part_of(attempt.id) == part]

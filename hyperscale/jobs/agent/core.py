@@ -1,9 +1,9 @@
 """The worker's agent: a sans-IO core that obeys job leaders within their fences.
 
 Decides which commands are obeyed and answers them, and announces the worker's cores.
-`worker_attempts` holds the attempts and their places, `reports` sends reports and results to job
-leaders, `fences` holds terms and tombstones. `now_s` is a clock that also counts while the
-machine sleeps.
+`supervisor` brings attempts from their first command to their end, `reports` sends reports and
+results to job leaders, `fences` holds terms and tombstones. `now_s` is a clock that also counts
+while the machine sleeps.
 
     agent = Agent("w1", incarnation=7, cores=4, now_s=0.0)
     for effect in agent.handle(CommandReceived("m1", prepare, token), now_s=1.0): ...
@@ -13,31 +13,14 @@ import re
 
 from msgspec.structs import replace
 
-from hyperscale.jobs.agent.attempts import AttemptOnWorker, AttemptState, StopCause
-from hyperscale.jobs.agent.events import (
-    AgentEffect,
-    AgentEvent,
-    AttemptPrepared,
-    AttemptPrepareFailed,
-    CommandReceived,
-    DrainRequested,
-    EraseResult,
-    PlaceEnded,
-    PlacePrinted,
-    PlaceReported,
-    PlaceVacated,
-    ReplyToCommand,
-    ReportAnswered,
-    ResultsRestored,
-    ResultStored,
-    SendMessage,
-    UsageMeasured,
-)
+from hyperscale.jobs.agent import events
+from hyperscale.jobs.agent.attempts import AttemptState, AttemptTable, StopCause
+from hyperscale.jobs.agent.events import AgentEffect, AgentEvent
 from hyperscale.jobs.agent.fences import Fences, part_of
 from hyperscale.jobs.agent.reports import ReportSchedule, StampClock
 from hyperscale.jobs.agent.results import bounded
 from hyperscale.jobs.agent.statistics import POINTS_MAX
-from hyperscale.jobs.agent.worker_attempts import STOP_GRACE_S, WorkerAttempts
+from hyperscale.jobs.agent.supervisor import STOP_GRACE_S, AttemptSupervisor
 from hyperscale.jobs.messages import (
     AcknowledgeResult,
     AnnounceCores,
@@ -79,9 +62,9 @@ class Agent:
         self.is_draining = False
         self._clock = StampClock(incarnation, now_s=now_s)
         self._fences = Fences()
-        attempts: dict[AttemptId, AttemptOnWorker] = {}
-        self._reports = ReportSchedule(worker, self._clock, attempts)
-        self._attempts = WorkerAttempts(cores, attempts, self._fences, self._reports)
+        self._attempts = AttemptTable()
+        self._reports = ReportSchedule(worker, self._clock, self._attempts)
+        self._supervisor = AttemptSupervisor(cores, self._attempts, self._fences, self._reports)
         self._announced = AnnounceCores(
             worker=worker, incarnation=incarnation, version=0, total=cores
         )
@@ -91,27 +74,27 @@ class Agent:
 
     @property
     def total_cores(self) -> int:
-        return self._attempts.places.total
+        return self._supervisor.places.total
 
     @property
     def free_cores(self) -> int:
-        return self._attempts.places.free
+        return self._supervisor.places.free
 
     @property
     def is_idle(self) -> bool:
         """True if no attempt is here and every result was acknowledged."""
-        return not self._attempts.all() and not self._reports.results
+        return not self._attempts and not self._reports.results
 
     @property
     def attempts(self) -> dict[AttemptId, PartPhase]:
         """The phase of every attempt, including those whose result is not acknowledged."""
         finished = dict.fromkeys(self._reports.results, PartPhase.FINISHED)
-        return finished | {attempt.id: attempt.phase for attempt in self._attempts.all()}
+        return finished | {attempt.id: attempt.phase for attempt in self._attempts.values()}
 
     def wake_at_s(self) -> float | None:
         """Return when a `Tick` is due."""
         due_s = [self._announce_at_s, self._reports.wake_at_s()]
-        due_s += [attempt.expires_at_s for attempt in self._attempts.all()]
+        due_s += [attempt.expires_at_s for attempt in self._attempts.values()]
         return min(at_s for at_s in due_s if at_s is not None)
 
     # --- events -----------------------------------------------------------------------------
@@ -120,14 +103,14 @@ class Agent:
         """Take one event; return what has to be done about it, in order."""
         match event:
             # The most frequent events; they change no core.
-            case PlaceReported():
+            case events.PlaceReported():
                 if (attempt := self._attempts.get(event.attempt_id)) is not None:
                     attempt.statistics.add(event.place, event.report, now_s=now_s)
                 return []
-            case PlacePrinted():
+            case events.PlacePrinted():
                 self._reports.printed(event, now_s=now_s)
                 return []
-            case UsageMeasured():
+            case events.UsageMeasured():
                 self._reports.usage = event
                 return []
         return self._apply(event, now_s) + self._announce_cores(now_s)
@@ -135,38 +118,38 @@ class Agent:
     def _apply(self, event: AgentEvent, now_s: float) -> list[AgentEffect]:
         effects: list[AgentEffect] = []
         match event:
-            case CommandReceived():
+            case events.CommandReceived():
                 effects = self._command_received(event, now_s)
-            case AttemptPrepared(attempt_id=attempt_id):
-                effects = self._attempts.prepared(attempt_id, now_s)
-            case AttemptPrepareFailed():
-                effects = self._attempts.prepare_failed(event, now_s)
-            case PlaceEnded():
-                effects = self._attempts.place_ended(event, now_s)
-            case PlaceVacated():
-                effects = self._attempts.place_vacated(event, now_s)
-            case ResultStored(attempt_id=attempt_id):
+            case events.AttemptPrepared(attempt_id=attempt_id):
+                effects = self._supervisor.prepared(attempt_id, now_s)
+            case events.AttemptPrepareFailed():
+                effects = self._supervisor.prepare_failed(event, now_s)
+            case events.PlaceEnded():
+                effects = self._supervisor.place_ended(event, now_s)
+            case events.PlaceVacated():
+                effects = self._supervisor.place_vacated(event, now_s)
+            case events.ResultStored(attempt_id=attempt_id):
                 effects = self._reports.result_stored(attempt_id, now_s=now_s)
-            case ReportAnswered():
+            case events.ReportAnswered():
                 self._reports.answered(event, now_s=now_s)
-            case ResultsRestored(results=results):
+            case events.ResultsRestored(results=results):
                 for result in results:
                     self._fences.bury(result.attempt_id, now_s=now_s)
                     self._reports.add_result(bounded(result), now_s=now_s, is_stored=True)
-            case DrainRequested(hands_over=hands_over):
+            case events.DrainRequested(hands_over=hands_over):
                 self.is_draining = True
-                for attempt in self._attempts.all() if hands_over else ():
+                for attempt in list(self._attempts.values()) if hands_over else ():
                     cause = StopCause(LEAVING, is_retryable=True)
-                    effects += self._attempts.stop(attempt, cause, STOP_GRACE_S, now_s=now_s)
+                    effects += self._supervisor.stop(attempt, cause, STOP_GRACE_S, now_s=now_s)
             case Tick():
-                effects = self._attempts.stop_expired(now_s=now_s)
+                effects = self._supervisor.stop_expired(now_s=now_s)
                 effects += self._reports.tick(now_s=now_s)
                 self._fences.forget_old(now_s=now_s)
         return effects
 
     def _announce_cores(self, now_s: float) -> list[AgentEffect]:
         """Announce the worker's cores to the allocator: on every change, and each second."""
-        held, last = self._attempts.held(), self._announced
+        held, last = self._supervisor.held(), self._announced
         is_same = (held, self.is_draining) == (last.held, last.draining)
         if is_same and now_s < self._announce_at_s:
             return []
@@ -174,11 +157,11 @@ class Agent:
         self._announced = replace(
             last, version=last.version + 1, held=held, draining=self.is_draining
         )
-        return [SendMessage(None, self._announced)]
+        return [events.SendMessage(None, self._announced)]
 
     # --- commands ---------------------------------------------------------------------------
 
-    def _command_received(self, event: CommandReceived, now_s: float) -> list[AgentEffect]:
+    def _command_received(self, event: events.CommandReceived, now_s: float) -> list[AgentEffect]:
         command = event.command
         is_admitted = self._fences.admit(command.group, command.term)
         if isinstance(command, AcknowledgeResult):
@@ -199,7 +182,7 @@ class Agent:
                 except _Refused as exc:
                     refused = exc
                 reply = self._part_reply(command, refused, now_s)
-        return [*effects, ReplyToCommand(event.token, reply)]
+        return [*effects, events.ReplyToCommand(event.token, reply)]
 
     def _command_part(
         self, command: PreparePart | StartPart | StopPart, is_admitted: bool, now_s: float
@@ -230,13 +213,13 @@ class Agent:
             raise _Refused(Refusal.STALE_ATTEMPT, reason)
         if self.is_draining:
             raise _Refused(Refusal.DRAINING, "the worker is draining")
-        if not self._attempts.places.fits(command, [each.id for each in older]):
+        if not self._supervisor.places.fits(command, [each.id for each in older]):
             reason = f"{command.cores} cores requested, {self.free_cores} free"
             raise _Refused(Refusal.NO_CORES, reason)
         # Output is numbered from a stamp, so that an attempt that began here before a restart of
         # the worker uses no number twice.
         first_output = self._clock.stamp_ms(now_s)
-        return self._attempts.begin(command, older, first_output=first_output, now_s=now_s)
+        return self._supervisor.begin(command, older, first_output=first_output, now_s=now_s)
 
     def _start(self, command: StartPart, now_s: float) -> list[AgentEffect]:
         attempt_id = command.attempt_id
@@ -253,8 +236,8 @@ class Agent:
         if lease_until_s <= now_s:
             raise _Refused(Refusal.INVALID, "the command is older than its lease")
         if attempt.state is AttemptState.RUNNING:
-            return self._attempts.extend_lease(attempt, lease_until_s)
-        return self._attempts.start(
+            return self._supervisor.extend_lease(attempt, lease_until_s)
+        return self._supervisor.start(
             attempt, start_in_ms=command.start_in_ms, lease_until_s=lease_until_s, now_s=now_s
         )
 
@@ -265,7 +248,7 @@ class Agent:
         effects: list[AgentEffect] = []
         for attempt in self._attempts.of_part(command.attempt_id):
             cause = StopCause(command.reason)
-            effects += self._attempts.stop(attempt, cause, command.grace_s, now_s=now_s)
+            effects += self._supervisor.stop(attempt, cause, command.grace_s, now_s=now_s)
         self._fences.bury(command.attempt_id, now_s=now_s)
         return effects
 
@@ -280,7 +263,7 @@ class Agent:
         for attempt_id in command.attempts:
             attempt = self._attempts.get(attempt_id)
             if attempt is not None and attempt.is_live:
-                effects += self._attempts.extend_lease(attempt, lease_until_s)
+                effects += self._supervisor.extend_lease(attempt, lease_until_s)
         known, listed = self.attempts, set(command.attempts)
         here = [attempt.id for attempt in self._attempts.of_group(command.group)]
         reply = RenewLeasesReply(
@@ -326,7 +309,7 @@ class Agent:
         if self._reports.results.pop(command.attempt_id, None) is None:
             return []
         self._fences.bury(command.attempt_id, now_s=now_s)
-        return [EraseResult(command.attempt_id)]
+        return [events.EraseResult(command.attempt_id)]
 
     def _part_reply(
         self,
@@ -335,11 +318,8 @@ class Agent:
         now_s: float,
     ) -> PartCommandReply:
         attempt_id, known = command.attempt_id, self.attempts
-        newest = max(
-            (other for other in known if part_of(other) == part_of(attempt_id)),
-            key=lambda other: other.attempt,
-            default=attempt_id,
-        )
+        same_part = [other for other in known if part_of(other) == part_of(attempt_id)]
+        newest = max(same_part, key=lambda other: other.attempt, default=attempt_id)
         return PartCommandReply(
             attempt_id=attempt_id,
             accepted=refused is None,

@@ -1,14 +1,13 @@
 """What a worker sends to job leaders without being asked: when, and to which one.
 
 Owns who leads which group, the interval of reports, forwarded output, and the delivery of
-results. The attempts and their states belong to `worker_attempts`.
+results. The attempts and their states belong to `supervisor`.
 """
 
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hyperscale.jobs.agent.attempts import AttemptOnWorker, AttemptState
+from hyperscale.jobs.agent.attempts import AttemptOnWorker, AttemptState, AttemptTable
 from hyperscale.jobs.agent.events import (
     AgentEffect,
     PlacePrinted,
@@ -59,7 +58,6 @@ class StampClock:
         self._began_s = now_s
 
     def stamp_ms(self, now_s: float) -> int:
-        """Return the stamp of an instant."""
         return self.incarnation + self.alive_ms(now_s)
 
     def alive_ms(self, now_s: float) -> int:
@@ -67,7 +65,6 @@ class StampClock:
         return int((now_s - self._began_s) * 1000)
 
     def instant_s(self, stamp_ms: int) -> float:
-        """Return the instant of a stamp."""
         return self._began_s + (stamp_ms - self.incarnation) / 1000
 
 
@@ -122,14 +119,12 @@ class ReportChannel:
 class ReportSchedule:
     """Reports, results and output of all attempts on one worker."""
 
-    def __init__(
-        self, worker: str, clock: StampClock, attempts: Mapping[AttemptId, AttemptOnWorker]
-    ) -> None:
+    def __init__(self, worker: str, clock: StampClock, attempts: AttemptTable) -> None:
         self.worker = worker
         self.usage = UsageMeasured(0.0, 0.0)
         self.results: dict[AttemptId, PendingResult] = {}
         self._clock = clock
-        self._attempts = attempts  # written by `WorkerAttempts`
+        self._attempts = attempts
         self._leaders: dict[int, str] = {}  # group -> node
         self._channels: dict[int, ReportChannel] = {}  # by group
         share = zlib.crc32(worker.encode()) / 2**32  # differs between workers, constant for each
@@ -168,7 +163,7 @@ class ReportSchedule:
             return
         self._leaders[group] = leader
         self._channels.pop(group, None)
-        for attempt in self._of_group(group):
+        for attempt in self._attempts.of_group(group):
             attempt.statistics.leader_changed()
             if attempt.is_reported:
                 self.watch(group, now_s=now_s)
@@ -185,7 +180,7 @@ class ReportSchedule:
         if reply is not None and reply.leader:
             self.follow(event.group, reply.leader, now_s=now_s)
         elif reply is not None:
-            for attempt in self._of_group(event.group):
+            for attempt in self._attempts.of_group(event.group):
                 attempt.statistics.acknowledge()
 
     # --- attempts ---------------------------------------------------------------------------
@@ -273,7 +268,7 @@ class ReportSchedule:
     # --- reports ----------------------------------------------------------------------------
 
     def _report(self, group: int, channel: ReportChannel, now_s: float) -> list[AgentEffect]:
-        reported = [attempt for attempt in self._of_group(group) if attempt.is_reported]
+        reported = [attempt for attempt in self._attempts.of_group(group) if attempt.is_reported]
         parts = [
             PartProgress(
                 attempt_id=attempt.id,
@@ -300,9 +295,6 @@ class ReportSchedule:
             saturated=[each.id for each in reported if each.statistics.saturation.is_saturated],
         )
         return [SendReport(leader, progress)]
-
-    def _of_group(self, group: int) -> list[AttemptOnWorker]:
-        return [attempt for attempt in self._attempts.values() if attempt.group == group]
 
     def _attempts_ready(self) -> list[AttemptOnWorker]:
         return [each for each in self._attempts.values() if each.state is AttemptState.READY]

@@ -198,11 +198,6 @@ class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hint: str = ""  # what the submitter can do about the error
     was_duplicate: bool = False
 
-    @property
-    def is_permanent(self) -> bool:
-        """True if the same event would be refused again."""
-        return not self.ok and self.code is not Code.CAPACITY
-
 
 _sorted = msgspec.msgpack.Encoder(order="deterministic")
 _encoder = msgspec.msgpack.Encoder()

@@ -82,7 +82,7 @@ class ClientCommands:
             code=Code.OK if reply.ok else reply.code,
             error=reply.error,
             hint=reply.hint,
-            retry_after_s=0.0 if reply.ok or reply.is_permanent else 1.0,
+            retry_after_s=1.0 if reply.code is Code.CAPACITY else 0.0,
         )
 
     async def _refusal(self, call: InboundCall, job: SubmitJob) -> SubmitJobReply | None:

@@ -26,7 +26,7 @@ class TermAsAttempt(Agent):
         effects: list[AgentEffect] = []
         cause = StopCause("superseded by a newer term", is_retryable=True)
         for attempt in self._attempts.of_group(command.group) if is_newer else ():
-            effects += self._attempts.stop(attempt, cause, 0.0, now_s=now_s)
+            effects += self._supervisor.stop(attempt, cause, 0.0, now_s=now_s)
         return effects + super()._command_received(event, now_s)
 
 

@@ -1,4 +1,4 @@
-"""The attempts on a worker, from their first command to their end, and the places they hold.
+"""The life of attempts on a worker, from their first command to their end, and their places.
 
 Performs every move of an attempt's state. Which commands are obeyed is decided in `core`.
 """
@@ -7,7 +7,13 @@ from collections import Counter
 from collections.abc import Collection
 
 from hyperscale.errors import InvariantError
-from hyperscale.jobs.agent.attempts import AttemptOnWorker, AttemptState, OutputBuffer, StopCause
+from hyperscale.jobs.agent.attempts import (
+    AttemptOnWorker,
+    AttemptState,
+    AttemptTable,
+    OutputBuffer,
+    StopCause,
+)
 from hyperscale.jobs.agent.events import (
     AgentEffect,
     AttemptPrepareFailed,
@@ -19,7 +25,7 @@ from hyperscale.jobs.agent.events import (
     StopAttempt,
     StoreResult,
 )
-from hyperscale.jobs.agent.fences import Fences, part_of
+from hyperscale.jobs.agent.fences import Fences
 from hyperscale.jobs.agent.reports import ReportSchedule
 from hyperscale.jobs.agent.results import LEASE_OVER, AttemptEnd, prepare_failure_of, result_of
 from hyperscale.jobs.agent.statistics import AttemptStatistics
@@ -106,39 +112,16 @@ class PlaceTable:
         return range(cores, cores * SHARED_MAX) if command.shared else range(cores)
 
 
-class WorkerAttempts:
-    """Attempts by id, and the places they hold."""
+class AttemptSupervisor:
+    """Begins, starts, stops and ends attempts, and gives them places."""
 
     def __init__(
-        self,
-        cores: int,
-        attempts: dict[AttemptId, AttemptOnWorker],
-        fences: Fences,
-        reports: ReportSchedule,
+        self, cores: int, attempts: AttemptTable, fences: Fences, reports: ReportSchedule
     ) -> None:
         self.places = PlaceTable(cores)
         self._attempts = attempts
         self._fences = fences
         self._reports = reports
-
-    # --- reads ------------------------------------------------------------------------------
-
-    def get(self, attempt_id: AttemptId) -> AttemptOnWorker | None:
-        """Return an attempt that has not ended."""
-        return self._attempts.get(attempt_id)
-
-    def all(self) -> list[AttemptOnWorker]:
-        """Return every attempt that has not ended."""
-        return list(self._attempts.values())
-
-    def of_group(self, group: int) -> list[AttemptOnWorker]:
-        """Return the attempts of one group."""
-        return [attempt for attempt in self._attempts.values() if attempt.group == group]
-
-    def of_part(self, attempt_id: AttemptId) -> list[AttemptOnWorker]:
-        """Return the attempts of the same part."""
-        part = part_of(attempt_id)
-        return [each for each in self._attempts.values() if part_of(each.id) == part]
 
     def held(self) -> list[HeldCores]:
         """Return what holds the places of this worker."""
@@ -220,7 +203,7 @@ class WorkerAttempts:
     def stop_expired(self, *, now_s: float) -> list[AgentEffect]:
         """Stop the attempts whose lease is over."""
         effects: list[AgentEffect] = []
-        for attempt in self.all():
+        for attempt in list(self._attempts.values()):
             if attempt.is_expired(now_s):
                 cause = StopCause(LEASE_OVER, is_retryable=True)
                 effects += self.stop(attempt, cause, 0.0, now_s=now_s)
@@ -254,7 +237,10 @@ class WorkerAttempts:
         if event.report is not None:
             attempt.statistics.add(event.place, event.report, now_s=now_s)
         else:
-            attempt.note_death(event.place, now_s=now_s)
+            if attempt.started_s is not None:
+                # Once its lease is over, an executor sends nothing.
+                ended_s = min(now_s, attempt.lease_until_s) if attempt.is_leased else now_s
+                attempt.statistics.note_gap(event.place, ended_s - attempt.started_s)
             if attempt.is_expired(now_s):
                 # The kernel kills executors that do not stop at the end of their lease.
                 attempt.stop_cause = StopCause(LEASE_OVER, is_retryable=True)
@@ -290,14 +276,14 @@ class WorkerAttempts:
         del self._attempts[attempt.id]
         self.places.drop(attempt.id)
         self._fences.bury(attempt.id, now_s=now_s)
-        if not self.of_group(attempt.group):
+        if not self._attempts.of_group(attempt.group):
             self._reports.unwatch(attempt.group)
         self._reports.add_result(message, now_s=now_s)
         if isinstance(message, DeliverResult):
             effects.append(StoreResult(message))
         else:
             effects += self._reports.result_stored(attempt.id, now_s=now_s)
-        for other in self.of_part(attempt.id) if had_places else ():
+        for other in self._attempts.of_part(attempt.id) if had_places else ():
             if other.state is AttemptState.WAITING:
                 other.become(AttemptState.PREPARING)
                 effects.append(PrepareAttempt(other.command, other.places))
