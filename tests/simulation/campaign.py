@@ -119,15 +119,16 @@ def _explain(suite: Suite, seed: int, message: str) -> Failure:
 
 
 def campaign(
-    suite: Suite, seeds: Iterable[int], *, seconds: float = float("inf"), failures_max: int = 5
+    suite: Suite, seeds: Iterable[int], *, seconds: float | None = None, failures_max: int = 5
 ) -> Tally:
-    """Plays seeds until they or the time run out, or enough have failed."""
+    """Play seeds until they or the `seconds` run out, or enough have failed."""
     tally = Tally()
     began_s = time.monotonic()
     for seed in seeds:
         _count(tally, play(suite, seed))
         tally.seconds = time.monotonic() - began_s
-        if tally.seconds > seconds or len(tally.failures) >= failures_max:
+        is_over = seconds is not None and tally.seconds > seconds
+        if is_over or len(tally.failures) >= failures_max:
             break
     return tally
 

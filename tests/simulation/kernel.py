@@ -9,7 +9,6 @@ stands still: datagrams wait in its socket buffer, connections are accepted or r
 survives a crash is what it had synced to the disk. This module does not know what programs do.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -284,8 +283,8 @@ class Host:
         if program is None:
             return
         wanted_s = program.wake_at_s()
-        scheduled_s = math.inf if self._wake_at_s is None else self._wake_at_s
-        if wanted_s is not None and wanted_s < scheduled_s:
+        scheduled_s = self._wake_at_s
+        if wanted_s is not None and (scheduled_s is None or wanted_s < scheduled_s):
             self._wake_at_s = wanted_s
             self.world.schedule_wake(self, wanted_s)
 

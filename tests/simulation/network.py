@@ -147,10 +147,10 @@ class Network:
     def has_cuts(self) -> bool:
         return any(self._cuts.values())
 
-    def clear_since_s(self, a: str, b: str) -> float:
-        """Since when datagrams pass both ways between two hosts; infinity while they do not."""
+    def clear_since_s(self, a: str, b: str) -> float | None:
+        """Return since when datagrams pass both ways between two hosts; None while they do not."""
         if self.is_cut(a, b) or self.is_cut(b, a):
-            return float("inf")
+            return None
         return max(self.cut_until_s.get((a, b), 0.0), self.cut_until_s.get((b, a), 0.0))
 
     # Datagrams.

@@ -41,7 +41,7 @@ class _Suspected:
     """One suspicion at one member: since when, and for how long its witnesses warrant it."""
 
     began_s: float
-    warranted_s: float
+    warranted_s: float | None = None  # None until its witnesses were checked
 
 
 @dataclass
@@ -71,9 +71,9 @@ class FleetMonitor(Monitor):
         self._ended: dict[Life, tuple[float, str]] = {}
         self._evidence_s: dict[Life, float] = {}
         self._incarnations: dict[str, int] = {}
-        self._disturbed_s: dict[str, float] = {}
+        self._disturbed_s: dict[str, float | None] = {}  # None while the host is paused
         self._stood_still_s: dict[str, float] = {}
-        self.calm_s = float("-inf")
+        self.calm_s: float | None = None  # when a cut or a burst of loss last touched everyone
 
     # What the kernel says.
 
@@ -117,7 +117,7 @@ class FleetMonitor(Monitor):
             self._expect(life, "silence", observers, [], SILENT_WITHIN_S)
 
     def paused(self, host: Host) -> None:
-        self._disturbed_s[host.address] = float("inf")
+        self._disturbed_s[host.address] = None
 
     def resumed(self, host: Host, stood_s: float) -> None:
         now_s = self.world.now_s
@@ -149,7 +149,7 @@ class FleetMonitor(Monitor):
         member = change.member
         if member.state is MemberState.SUSPECT and change.before is not MemberState.SUSPECT:
             self.findings.suspicions += 1
-            suspected = _Suspected(self.world.now_s, float("inf"))
+            suspected = _Suspected(self.world.now_s)
             self._suspected[host.address, member.node] = suspected
             self._check_drained(host, change)
         elif member.state is MemberState.ALIVE and change.before is MemberState.SUSPECT:
@@ -180,7 +180,8 @@ class FleetMonitor(Monitor):
 
     def _measure(self, host: Host, life: Life, ended_s: float, how: str) -> None:
         """How long it took, unless a cut or a stall came in between."""
-        if self._calm_for(host, how) > ended_s:
+        calm_s = self._calm_since_s(host, how)
+        if calm_s is None or calm_s > ended_s:
             return
         now_s, findings = self.world.now_s, self.findings
         (findings.refused_s if how == "crash" else findings.silent_s).append(now_s - ended_s)
@@ -203,10 +204,9 @@ class FleetMonitor(Monitor):
         if not target.is_up or target.program.core.local.incarnation != member.incarnation:
             return
         clear_s = world.network.clear_since_s(host.address, target.address)
-        still_s = self._stood_still_s.get(target.address, float("-inf"))
-        if target.paused and now_s - target.paused_at_s > STALL_MAX_S:
+        if clear_s is None or (target.paused and now_s - target.paused_at_s > STALL_MAX_S):
             return
-        if now_s - max(clear_s, still_s) < SETTLED_S:
+        if now_s - max(clear_s, self._stood_still_s.get(target.address, clear_s)) < SETTLED_S:
             return
         self.findings.false_deaths += 1
         if self.strict:
@@ -231,11 +231,11 @@ class FleetMonitor(Monitor):
             self.world.fail(f"{host.address}: {node} died of silence without being suspected")
             return
         look_s = host.program.config.membership.final_probe_s
-        lasted_s = self.world.now_s - suspected.began_s - look_s
-        if lasted_s < suspected.warranted_s - 0.01 and self.strict:
+        lasted_s, warranted_s = self.world.now_s - suspected.began_s - look_s, suspected.warranted_s
+        if self.strict and (warranted_s is None or lasted_s < warranted_s - 0.01):
             self.world.fail(
                 f"{host.address} suspected {node} for {lasted_s:.2f} s only; "
-                f"its witnesses warrant {suspected.warranted_s:.2f} s"
+                f"its witnesses warrant {warranted_s} s"
             )
 
     def _check_witnesses(self, host: Host, core: Membership) -> None:
@@ -293,12 +293,12 @@ class FleetMonitor(Monitor):
         registered_s = self.world.now_s
 
         def check() -> None:
-            if how != "silence" and self.calm_s > registered_s:
+            if how != "silence" and self.calm_s is not None and self.calm_s > registered_s:
                 return  # the news may have passed by those cut off meanwhile: they notice silence
             if holders and not any(h.is_up and h.life == lived for h, lived in holders):
                 return
             waiting: list[tuple[Host, int]] = []
-            next_s = float("inf")
+            next_s = self.world.now_s + 5.0
             for host, host_life in observers:
                 if not host.is_up or host.life != host_life:
                     continue
@@ -306,36 +306,43 @@ class FleetMonitor(Monitor):
                 peer = core.table.peers.get(life[0])
                 if peer is None or not peer.is_living or peer.incarnation != life[1]:
                     continue
-                due_s = self._calm_for(host, how) + bound_s
+                waiting.append((host, host_life))
+                calm_s = self._calm_since_s(host, how)
+                if calm_s is None:
+                    continue
+                due_s = calm_s + bound_s
                 if due_s <= self.world.now_s + 1e-9:
                     self.world.fail(
                         f"{host.address} still has {life[0]} as {peer.state} "
                         f"{self.world.now_s - self._ended[life][0]:.2f} s after its {how}"
                     )
-                waiting.append((host, host_life))
                 next_s = min(next_s, due_s)
             if waiting:
-                later_s = max(self.world.now_s + 0.1, min(next_s, self.world.now_s + 5.0))
+                later_s = max(self.world.now_s + 0.1, next_s)
                 self._expect(life, how, waiting, holders, bound_s, later_s)
 
         self.world.at(self.world.now_s + bound_s if at_s is None else at_s, check)
 
     def _cut_lately(self) -> bool:
         """Views may differ for a while after a cut: who is not thought alive is not watched."""
-        return self.world.network.has_cuts or self.world.now_s - self.calm_s < SETTLED_S
+        is_unsettled = self.calm_s is not None and self.world.now_s - self.calm_s < SETTLED_S
+        return self.world.network.has_cuts or is_unsettled
 
-    def _calm_for(self, host: Host, how: str) -> float:
-        """Since when nothing disturbed the observer (refused: or whoever holds the evidence)."""
+    def _calm_since_s(self, host: Host, how: str) -> float | None:
+        """Return since when nothing disturbed the observer; None if something does now.
+
+        The hosts that hold evidence of a crash must be awake to see it, so all hosts count then.
+        """
         if self.world.network.has_cuts:
-            return float("inf")
-        if how == "crash":  # whoever holds the evidence must be awake to see it
-            disturbed_s = max(
-                (self._disturbed_s[h.address] for h in self.world.hosts.values() if h.is_up),
-                default=0.0,
-            )
-        else:
-            disturbed_s = self._disturbed_s[host.address]
-        return max(self.calm_s, disturbed_s)
+            return None
+        calm_s = 0.0 if self.calm_s is None else self.calm_s
+        hosts = [h for h in self.world.hosts.values() if h.is_up] if how == "crash" else [host]
+        for each in hosts:
+            disturbed_s = self._disturbed_s[each.address]
+            if disturbed_s is None:
+                return None
+            calm_s = max(calm_s, disturbed_s)
+        return calm_s
 
 
 def _observe_accusations(core: Membership, note: Any) -> None:
