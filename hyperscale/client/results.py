@@ -10,8 +10,6 @@ from hyperscale.jobs.committed.state import decode_job
 from hyperscale.reporting.build import WorkflowOutcome, build_result
 from hyperscale.reporting.results import RunResult, RunStatus
 
-_NOT_FOUND = "FileNotFoundError: "
-
 
 def result_of(record: bytes) -> RunResult:
     """Return the results that a final record describes."""
@@ -56,11 +54,6 @@ def _notes(end: JobEnd) -> list[str]:
     is_repeated = job.reason in errors or (job.stop is None and job.reason == job.final_reason())
     if job.reason and job.status is not JobStatus.COMPLETED and not is_repeated:
         notes.append(f"the job {_ENDED_AS.get(job.status, 'ended')}: {job.reason}")
-    if any(_NOT_FOUND in error for error in errors):
-        notes.append(
-            "a file that a test opens by its path must be on every worker: only the modules that "
-            "the test imports and the files that its steps take as `File` are sent to workers"
-        )
     lost_on: dict[tuple[str, str], list[str]] = {}
     for row in end.segments:
         where = f"{row.worker} after {row.elapsed_seconds:.1f} s"

@@ -17,7 +17,7 @@ from hyperscale.execution.hook_calls import HookCall, StepProgram
 from hyperscale.execution.limits import CUT_S, TEARDOWN_S
 from hyperscale.execution.outcomes import StepOutcomes
 from hyperscale.execution.protocol import FRAME_BYTES_MAX
-from hyperscale.execution.user_errors import HOOK_ERRORS, describe_error, format_error
+from hyperscale.execution.user_errors import HOOK_ERRORS, describe_error, format_error, hint_for
 from hyperscale.execution.values import pack_value
 from hyperscale.graph import Blueprint, Workflow
 from hyperscale.graph.reading import ReadHook
@@ -168,4 +168,5 @@ class LifecycleHooks:
         raise RunError(f"{self._name}: its {what} took longer than {format_duration(TEARDOWN_S)}")
 
     def _failure(self, hook: str, error: BaseException) -> RunError:
-        return RunError(f"{self._name}.{hook} failed: {describe_error(error)}")
+        what = f"{self._name}.{hook} failed: {describe_error(error)}"
+        return RunError(what, hint=hint_for(error))

@@ -6,8 +6,9 @@ from typing import Any
 
 from hyperscale._native import Recorder
 from hyperscale.clients import RequestError
+from hyperscale.errors import RunError
 from hyperscale.execution.hook_calls import HookCall
-from hyperscale.execution.user_errors import UserErrorLog, describe_error
+from hyperscale.execution.user_errors import UserErrorLog, describe_error, hint_for
 from hyperscale.testing import CallResult, CustomResult
 
 _RecordResult = Callable[[HookCall, Any, int], None]
@@ -19,7 +20,7 @@ class StepOutcomes:
     def __init__(self, recorder: Recorder, faults: UserErrorLog) -> None:
         self.recorder = recorder
         self.faults = faults
-        self.first_fault: str | None = None
+        self.first_fault: RunError | None = None
         self._record_by_type: dict[type, _RecordResult] = {}
 
     def settle(self, call: HookCall, result: Any, took_ns: int) -> None:
@@ -41,7 +42,8 @@ class StepOutcomes:
             self.recorder.record(call.index, False, error="exception")
             self.faults.note(call.name, error)
         if self.first_fault is None:
-            self.first_fault = f"{call.name}: {describe_error(error)}"
+            what = f"{call.name}: {describe_error(error)}"
+            self.first_fault = RunError(what, hint=hint_for(error))
 
     def _recording(self, kind: type) -> _RecordResult:
         if issubclass(kind, CallResult) and hasattr(kind, "exchange"):

@@ -41,7 +41,13 @@ from hyperscale.execution.protocol import (
 from hyperscale.execution.slot_reports import Send, SlotReports
 from hyperscale.execution.static import NativeCrew, compile_static
 from hyperscale.execution.tally import CheckTally, MetricTally
-from hyperscale.execution.user_errors import HOOK_ERRORS, UserErrorLog, describe_error, format_error
+from hyperscale.execution.user_errors import (
+    HOOK_ERRORS,
+    UserErrorLog,
+    describe_error,
+    format_error,
+    hint_for,
+)
 from hyperscale.execution.values import unpack_context, unpack_uses
 from hyperscale.execution.virtual_users import UserCrew, VirtualUser
 from hyperscale.graph import Blueprint, Hook, Workflow, blueprint, load_module
@@ -111,7 +117,8 @@ def _load_blueprint(assignment: PrepareSlot) -> Blueprint:
         raise
     except BaseException as error:  # user code may raise anything while it is imported
         raise InputError(
-            f"{assignment.file}: cannot be imported in an executor: {describe_error(error)}"
+            f"{assignment.file}: cannot be imported in an executor: {describe_error(error)}",
+            hint=hint_for(error),
         ) from error
     cls = find(module, assignment.workflow)
     return blueprint(cls, assignment.plan, files=mounted_files())
@@ -149,7 +156,8 @@ def _make_instance(
     try:
         instance = design.workflow()
     except HOOK_ERRORS as error:
-        raise RunError(f"{design.plan.name}() failed: {describe_error(error)}") from error
+        what = f"{design.plan.name}() failed: {describe_error(error)}"
+        raise RunError(what, hint=hint_for(error)) from error
     attach(instance, client=hub.client(number), context=dict(context), received=uses)
     return instance
 
@@ -369,8 +377,7 @@ class SlotRun:
             self._hub.resume()
         self._send(SlotTearingDown())
         self._reports.send(histograms=True)  # if hooks hang and are killed, the statistics are sent
-        status, error = self._outcome()
-        hint = ""
+        status, error, hint = self._outcome()
         provided = Provided(slot=self._assignment.slot)
         if status is PartStatus.COMPLETED:
             try:
@@ -390,20 +397,21 @@ class SlotRun:
         self._become(SlotPhase.FINISHED)
         return _within_frame(finished)
 
-    def _outcome(self) -> tuple[PartStatus, str | None]:
+    def _outcome(self) -> tuple[PartStatus, str | None, str]:
+        """Return the status, the error and a hint for it."""
         plan, breakage = self._assignment.plan, self._crew.breakage
         if breakage is not None:
             complain(format_error(breakage))
-            return PartStatus.FAILED, f"internal error: {describe_error(breakage)}"
+            return PartStatus.FAILED, f"internal error: {describe_error(breakage)}", ""
         if self._stop is not None:
-            return PartStatus.STOPPED, self._stop.reason
-        if not plan.is_test and self._hooks.outcomes.first_fault is not None:
-            return PartStatus.FAILED, f"{plan.name}.{self._hooks.outcomes.first_fault}"
+            return PartStatus.STOPPED, self._stop.reason, ""
+        fault = self._hooks.outcomes.first_fault
+        if not plan.is_test and fault is not None:
+            return PartStatus.FAILED, f"{plan.name}.{fault.message}", fault.hint
         if is_once(self._hooks.design) and self._crew.iterations < self._crew.size:
-            return PartStatus.FAILED, (
-                f"{plan.name}: not done within its duration of {format_duration(plan.duration_s)}"
-            )
-        return PartStatus.COMPLETED, None
+            limit = format_duration(plan.duration_s)
+            return PartStatus.FAILED, f"{plan.name}: not done within its duration of {limit}", ""
+        return PartStatus.COMPLETED, None, ""
 
 
 def _within_frame(finished: SlotFinished) -> SlotFinished:

@@ -85,6 +85,16 @@ def describe_error(error: BaseException) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def hint_for(error: BaseException) -> str:
+    """Return what the user can do about an error that ends a workflow; empty if that is unknown."""
+    if not isinstance(error, FileNotFoundError):
+        return ""
+    return (
+        "a file that a test opens by its path must be on every machine that runs the test: workers "
+        "get only imported modules and files given as `File`"
+    )
+
+
 def is_ours(filename: str) -> bool:
     return filename.startswith((_OURS, "<frozen"))
 

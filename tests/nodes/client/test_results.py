@@ -7,9 +7,11 @@ from hyperscale.client.package import package_classes
 from hyperscale.client.results import result_of_end
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.outcome import JobEnd
-from hyperscale.jobs.committed.state import Job, WorkflowState
+from hyperscale.jobs.committed.state import Job, Stop, WorkflowState
 from hyperscale.stats.workflow import WorkflowStats
 from hyperscale.testing import URL, HTTPResponse
+
+_STOP = Stop(status=JobStatus.CANCELLED, reason="wrong file")
 
 
 class Reader(Workflow):
@@ -22,24 +24,27 @@ class Reader(Workflow):
 
 
 @pytest.mark.parametrize(
-    ("error", "is_told"),
+    ("stop", "reason", "error", "notes"),
     [
-        ("Reader.open failed: FileNotFoundError: [Errno 2] No such file: 'x.csv'", True),
-        ("Reader.open failed: ValueError: no", False),
+        (None, "Reader: it broke", "it broke", []),  # the reason of a job without a stop
+        (_STOP, "wrong file", "wrong file", []),
+        (_STOP, "wrong file", "never started: wrong file", ["the job was cancelled: wrong file"]),
     ],
 )
-def test_a_missing_file_adds_a_note_that_opened_files_are_not_sent(
-    error: str, is_told: bool
+def test_a_note_says_why_a_job_ended_unless_a_workflow_says_the_same(
+    stop: Stop | None, reason: str, error: str, notes: list[str]
 ) -> None:
     plan = package_classes([Reader], test_name="reader").plan
+    status = JobStatus.FAILED if stop is None else stop.status
     job = Job(
         id="default.1-abcdefghijklmnopqrst",
         key="k",
         digest="",
         plan=plan,
-        status=JobStatus.FAILED,
-        reason=f"Reader failed: {error}",
-        workflows={"Reader": WorkflowState(error=error, ended_as=JobStatus.FAILED)},
+        status=status,
+        reason=reason,
+        stop=stop,
+        workflows={"Reader": WorkflowState(error=error, ended_as=status)},
     )
     end = JobEnd(job, {"Reader": WorkflowStats(plan.workflows[0])}, segments=[], gaps=[], usage=[])
-    assert any("must be on every worker" in each for each in result_of_end(end).warnings) == is_told
+    assert result_of_end(end).warnings == notes
