@@ -6,7 +6,7 @@ taken, and groups opened or left as the topology of group 0 says. The core has n
 or task: the simulator runs it unchanged.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -16,14 +16,13 @@ from hyperscale._native import GroupImage, LedgerError, MultiRaft, Turn
 from hyperscale.errors import InvariantError
 from hyperscale.ledger.core_events import (
     AnnounceEntries,
-    AnnounceFollowing,
-    AnnounceLeading,
+    AnnounceLeadership,
     AnnounceRestore,
-    AnnounceRole,
     AnnounceTopology,
     AnswerRequests,
     BatchEnded,
     DropMessages,
+    GroupEvent,
     GroupRole,
     LeadershipTransferRequested,
     LedgerEffect,
@@ -44,13 +43,12 @@ from hyperscale.ledger.core_events import (
     SnapshotRequested,
     VoterChangeRequested,
 )
-from hyperscale.ledger.entry_clock import EntryClock
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.proposals import ProposalQueue
-from hyperscale.ledger.records import Record, StateDigest, encode_record
+from hyperscale.ledger.records import EntryClock, Record, StateDigest, encode_record
 from hyperscale.ledger.replica import DIGEST_EVERY, AppliedEntry, Replica
 from hyperscale.ledger.store import DiskWrites, LedgerDisk
-from hyperscale.ledger.topology import GroupRecord, GroupState, Topology
+from hyperscale.ledger.topology import Topology
 from hyperscale.sansio.core import Tick
 
 MANAGEMENT: Final = 0
@@ -99,7 +97,7 @@ class PassOutput(Struct):
             effects.append(AnnounceEntries(self.entries))
         if self.is_topology_new:
             effects.append(AnnounceTopology())
-        effects += [AnnounceLeading(group, term) for group, term in self.led_now.items()]
+        effects += [AnnounceLeadership(group, term) for group, term in self.led_now.items()]
         return effects
 
 
@@ -187,26 +185,15 @@ class LedgerCore:
                 self._tick_at_s = max(self._tick_at_s + TICK_S, now_s + TICK_S / 2)
             case LedgerOpened(topology=topology):
                 if MANAGEMENT not in self.replicas:
-                    image = GroupImage.empty(MANAGEMENT)
-                    if topology is not None:
-                        first = Replica(MANAGEMENT, topology, self.key_slot_of).snapshot()
-                        image = GroupImage.first(MANAGEMENT, [self.number], first)
-                    self._create(image)
+                    founders = [] if topology is None else [self.number]
+                    self._create(MANAGEMENT, founders, topology)
             case PeerUnreachable():
                 self.raft.report_unreachable(event.peer)
-            case _ if event.group in self.replicas:  # else the group was left since
+            case _ if event.group in self.replicas:
                 return self._handle_group_event(event)
         return []
 
-    def _handle_group_event(
-        self,
-        event: ReadRequested
-        | SnapshotReceived
-        | SnapshotDelivered
-        | LeadershipTransferRequested
-        | VoterChangeRequested
-        | SnapshotRequested,
-    ) -> list[LedgerEffect]:
+    def _handle_group_event(self, event: GroupEvent) -> list[LedgerEffect]:
         group = event.group
         match event:
             case ReadRequested():
@@ -235,7 +222,19 @@ class LedgerCore:
 
     # -- groups ---------------------------------------------------------------------------
 
-    def _create(self, image: GroupImage) -> None:
+    def _create(
+        self,
+        group: int,
+        founders: Sequence[int],
+        machine: Machine | None = None,
+        key_slots: Iterable[int] = (),
+    ) -> None:
+        """Create a group as one of its founders, or empty: its leader will send a snapshot."""
+        image = GroupImage.empty(group)
+        if self.number in founders:
+            first = machine or self._make_machine(group)
+            replica = Replica(group, first, self.key_slot_of, key_slots)
+            image = GroupImage.first(group, founders, replica.snapshot())
         self.disk.store.create(image)
         self._open(image)
 
@@ -278,7 +277,7 @@ class LedgerCore:
         changed = [
             record
             for record in self.topology.groups.values()
-            if self._is_voter(record) != (record.number in self.replicas)
+            if (self.number in record.all_voters) != (record.number in self.replicas)
         ]
         if changed:
             self._followed = replica.applied
@@ -287,18 +286,9 @@ class LedgerCore:
             group = record.number
             if group in self.replicas:
                 self._leave(group, out)
-            elif self.number in record.founders:
-                first = Replica(
-                    group, self._make_machine(group), self.key_slot_of, record.key_slots
-                )
-                self._create(GroupImage.first(group, record.founders, first.snapshot()))
             else:
-                self._create(GroupImage.empty(group))
+                self._create(group, record.founders, key_slots=record.key_slots)
         return bool(changed)
-
-    def _is_voter(self, record: GroupRecord) -> bool:
-        is_voter = self.number in record.voters or self.number in record.settled
-        return is_voter and record.state is not GroupState.DESTROYED
 
     # -- one pass -------------------------------------------------------------------------
 
@@ -320,7 +310,8 @@ class LedgerCore:
         return out.effects()
 
     def _propose_queued(self, out: PassOutput) -> None:
-        for group, entries in self.proposals.take_queued().items():
+        queued, self.proposals.queued = self.proposals.queued, {}
+        for group, entries in queued.items():
             if group in self.replicas and self.raft.propose(group, entries):
                 term = self.raft.standing(group)[1]
                 waiting = self.proposals.waiting.setdefault(group, {})
@@ -336,7 +327,7 @@ class LedgerCore:
             self.disk.write(write)
         for group, term, role, leader, _, _ in turn.standings:
             self.roles[group] = GroupRole(group, term, RaftRole(role), leader or None)
-            out.changes.append(AnnounceRole(self.roles[group]))
+            out.changes.append(self.roles[group])
             if role != RaftRole.LEADER or self.leading.get(group) != term:
                 self._stop_leading(group, out)
         for group, index, data in turn.restored:
@@ -399,7 +390,7 @@ class LedgerCore:
     def _stop_leading(self, group: int, out: PassOutput) -> None:
         was_announced = out.led_now.pop(group, None) is None
         if self.leading.pop(group, None) is not None and was_announced:
-            out.changes.append(AnnounceFollowing(group))
+            out.changes.append(AnnounceLeadership(group, None))
 
     def _repair(self, group: int) -> None:
         """Have a replica that differs from the others replaced: it must not lead, and needs a

@@ -18,7 +18,8 @@ class RaftRole(StrEnum):
 
 
 class GroupRole(Struct, frozen=True):
-    """The role of this node in one group, and the leader it knows there."""
+    """The role of this node in one group, and the leader it knows there. As an effect: log that
+    one of them, or the term, has changed."""
 
     group: int
     term: int
@@ -47,12 +48,10 @@ ProposalResult = AppliedEntry | ProposalFailure
 
 
 class RecordsProposed(Struct, frozen=True):
-    """Records wait to be committed: token, group and record of each. Answered by token.
-
-    The leader of the group stamps the records.
-    """
+    """Records wait to be stamped and committed. Answered by token."""
 
     proposals: list[tuple[int, int, Record]]
+    """Token, group and record."""
 
 
 class ReadRequested(Struct, frozen=True):
@@ -129,18 +128,17 @@ class BatchEnded(Struct, frozen=True):
     """The wall clock, for the stamps of entries."""
 
 
-LedgerEvent = (
-    RecordsProposed
-    | ReadRequested
-    | MessagesReceived
+GroupEvent = (
+    ReadRequested
     | SnapshotReceived
-    | PeerUnreachable
     | SnapshotDelivered
     | LeadershipTransferRequested
     | VoterChangeRequested
     | SnapshotRequested
-    | LedgerOpened
-    | BatchEnded
+)
+"""Dropped if this node has left the group."""
+LedgerEvent = (
+    RecordsProposed | MessagesReceived | PeerUnreachable | LedgerOpened | BatchEnded | GroupEvent
 )
 
 
@@ -177,23 +175,12 @@ class AnswerRequests(Struct, frozen=True):
     answers: list[tuple[int, ProposalResult | None]]
 
 
-class AnnounceRole(Struct, frozen=True):
-    """Announce a change of this node's role, of the term or of the leader of a group."""
-
-    role: GroupRole
-
-
-class AnnounceFollowing(Struct, frozen=True):
-    """Announce that this node no longer acts as the leader of a group."""
+class AnnounceLeadership(Struct, frozen=True):
+    """Announce that this node leads a group in this term and has applied everything before it, or
+    (None) that it no longer acts as the leader."""
 
     group: int
-
-
-class AnnounceLeading(Struct, frozen=True):
-    """Announce that this node leads a group and has applied everything before its term."""
-
-    group: int
-    term: int
+    term: int | None
 
 
 class AnnounceEntries(Struct, frozen=True):
@@ -223,9 +210,8 @@ LedgerEffect = (
     | SendSnapshotOffer
     | DropMessages
     | AnswerRequests
-    | AnnounceRole
-    | AnnounceFollowing
-    | AnnounceLeading
+    | GroupRole
+    | AnnounceLeadership
     | AnnounceEntries
     | AnnounceRestore
     | ReportMismatch

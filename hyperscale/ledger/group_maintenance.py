@@ -9,7 +9,7 @@ next leader finds the remaining ones by looking at the state.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -168,8 +168,10 @@ class GroupUpkeep:
         self._group = group
         self._steps: deque[tuple[UpkeepState, Step]] = deque()
 
-    def plan(self, steps: Iterator[tuple[UpkeepState, Step]]) -> None:
+    def begin(self, steps: Iterable[tuple[UpkeepState, Step]]) -> Step | None:
+        """Plan steps, enter the state of the first and return it."""
         self._steps.extend(steps)
+        return self.next_step()
 
     def next_step(self) -> Step | None:
         """Enter the state of the next step and return it; None if there is no more."""
@@ -222,27 +224,23 @@ class HistoryStates:
 
     def __init__(self, valid_s: float) -> None:
         self._valid_s = valid_s
-        self._complete_until_s: dict[tuple[int, int], float] = {}
-        self._requested: set[tuple[int, int]] = set()
+        self._complete_until_s: dict[tuple[int, int], float | None] = {}  # None: being asked
 
     def is_complete(self, group: int, node: int, now_s: float) -> bool:
         until_s = self._complete_until_s.get((group, node))
         return until_s is not None and now_s <= until_s
 
     def request(self, group: int, node: int) -> bool:
-        """Return True if the node has to be asked; False if it was asked already."""
-        if (group, node) in self._requested:
-            return False
-        self._requested.add((group, node))
-        return True
+        """Return True if the node has to be asked; False if it is being asked already."""
+        is_asked = self._complete_until_s.get((group, node), 0.0) is None
+        self._complete_until_s[group, node] = None
+        return not is_asked
 
     def receive(self, event: HistoryStateReceived, now_s: float) -> None:
-        place = (event.group, event.node)
-        self._requested.discard(place)
         if event.is_complete:
-            self._complete_until_s[place] = now_s + self._valid_s
+            self._complete_until_s[event.group, event.node] = now_s + self._valid_s
         else:
-            self._complete_until_s.pop(place, None)
+            self._complete_until_s.pop((event.group, event.node), None)
 
 
 class GroupMaintenance:
@@ -299,8 +297,9 @@ class GroupMaintenance:
             upkeep = self._upkeeps.setdefault(group, GroupUpkeep(group))
             if upkeep.state is not UpkeepState.IDLE:
                 continue
-            if not self._has_vote(group):
-                effects += self._give_up_leadership(group)
+            voters, outgoing, _ = core.raft.seats(group)
+            if core.number not in (*voters, *outgoing):
+                effects += self._give_up_leadership(group, voters)
             elif group == MANAGEMENT:
                 effects += self._manage_tier(upkeep, health, now_s)
             else:
@@ -320,24 +319,16 @@ class GroupMaintenance:
             self._pass_at_s = now_s  # what was released can be handed over, or the group can end
         return []
 
-    # -- leadership without a vote --------------------------------------------------------
-
-    def _has_vote(self, group: int) -> bool:
-        voters, outgoing, _ = self._core.raft.seats(group)
-        return self._core.number in (*voters, *outgoing)
-
-    def _give_up_leadership(self, group: int) -> list[MaintenanceEffect]:
+    def _give_up_leadership(self, group: int, voters: Sequence[int]) -> list[MaintenanceEffect]:
         """Hand over the leadership of a group in which this node has no vote.
 
         A node that was elected before it knew of its removal stays leader, because all voters
         hear it, and can commit nothing.
         """
-        raft = self._core.raft
-        voters = raft.seats(group)[0]
-        matched = {number: index for number, index, is_heard in raft.progress(group) if is_heard}
-        able = [number for number in voters if number in matched]
-        best = max(able, key=lambda number: matched[number], default=None)
-        return [] if best is None else [LeadershipTransferRequested(group, best)]
+        progress = self._core.raft.progress(group)
+        able = [(index, number) for number, index, is_heard in progress if is_heard]
+        best = max((each for each in able if each[1] in voters), default=None)
+        return [] if best is None else [LeadershipTransferRequested(group, best[1])]
 
     # -- group 0 --------------------------------------------------------------------------
 
@@ -356,39 +347,23 @@ class GroupMaintenance:
         changes = self._change_voters(MANAGEMENT, voters, learners, now_s)
         if changes is not None and not topology.groups:
             return changes  # a new tier serves nobody before it can survive the loss of a node
-        upkeep.plan(
+        step = upkeep.begin(
             (UpkeepState.DECIDING, CommitDecision(MANAGEMENT, decision))
             for decision in decide(topology, observed)
         )
-        step = upkeep.next_step()
         return [*(changes or ()), *(() if step is None else (step,))]
 
     def _observe(self, health: TierHealth, now_s: float) -> TierHealth:
         """Add load and leaders; keep of the unfit nodes those that were unfit for long."""
-        core = self._core
-        self._unfit_since_s = {
-            number: self._unfit_since_s.get(number, now_s) for number in health.unfit
-        }
-        long_unfit = {
-            number
-            for number, since_s in self._unfit_since_s.items()
-            if now_s - since_s >= self._timing.unfit_s
-        }
-        applied = {
-            group: replica.applied
-            for group, replica in core.replicas.items()
-            if group != MANAGEMENT
-        }
-        leaders = {
-            group: leader
-            for group in core.topology.groups
-            if (leader := core.leader_of(group)) is not None
-        }
+        replicas, roles = self._core.replicas.items(), self._core.roles.items()
+        since_s = {number: self._unfit_since_s.get(number, now_s) for number in health.unfit}
+        self._unfit_since_s = since_s
+        applied = {group: replica.applied for group, replica in replicas if group != MANAGEMENT}
         return replace(
             health,
-            unfit=frozenset(long_unfit),
+            unfit=frozenset(n for n in since_s if now_s - since_s[n] >= self._timing.unfit_s),
             load=self._load.measure(applied, now_s),
-            leaders=leaders,
+            leaders={group: role.leader for group, role in roles if role.leader is not None},
         )
 
     # -- other groups ---------------------------------------------------------------------
@@ -400,16 +375,13 @@ class GroupMaintenance:
         if record is None or record.state is GroupState.DESTROYED:
             return []
         changes = self._change_voters(group, record.voters, [], now_s)
-        upkeep.plan(self._steps(record, are_voters_right=changes is None))
-        if (step := upkeep.next_step()) is not None:
-            return [*(changes or ()), step]
-        if changes:
-            return changes
+        step = upkeep.begin(self._steps(record, are_voters_right=changes is None))
         wanted = record.leader
-        is_able = wanted not in health.unfit and self.is_caught_up(group, wanted)
-        if wanted == self._core.number or not is_able:
-            return []
-        return [LeadershipTransferRequested(group, wanted)]
+        effects = [*(changes or ()), *(() if step is None else (step,))]
+        if effects or wanted == self._core.number or wanted in health.unfit:
+            return effects
+        is_able = self._is_caught_up(group, wanted)
+        return [LeadershipTransferRequested(group, wanted)] if is_able else []
 
     def _steps(
         self, record: GroupRecord, *, are_voters_right: bool
@@ -423,10 +395,11 @@ class GroupMaintenance:
             yield UpkeepState.REPORTING_VOTERS, CommitRecord(group, group, DigestRequested(0))
             settled = VotersSettled(group, tuple(record.voters), record.change)
             yield UpkeepState.REPORTING_VOTERS, CommitDecision(group, settled)
-        migrations = [m for m in self._core.topology.migrations.values() if m.source == group]
-        for each in migrations:
-            if not replica.has_released(each.number):
-                released = KeySlotsReleased(0, each.number, each.key_slots, group, each.target)
+        topology = self._core.topology
+        migrations = {n: m for n, m in topology.migrations.items() if m.source == group}
+        for number, each in migrations.items():
+            if number not in replica.released:
+                released = KeySlotsReleased(0, number, each.key_slots, group, each.target)
                 yield UpkeepState.RELEASING, CommitRecord(group, group, released)
         for number, outgoing in replica.outgoing.items():
             adopted = KeySlotsAdopted(0, number, outgoing.key_slots, group, outgoing.keys)
@@ -468,7 +441,7 @@ class GroupMaintenance:
                 kept = tuple(number for number in demoted if number != own)
                 changes = [VoterChangeRequested(group, tuple(missing), kept, removed)]
         elif own in surplus or own in demoted:
-            able = [n for n in voters if n != own and self.is_caught_up(group, n)]
+            able = [n for n in voters if n != own and self._is_caught_up(group, n)]
             changes = [LeadershipTransferRequested(group, number) for number in able[:1]]
         elif surplus or demoted:
             changes = [VoterChangeRequested(group, (), tuple(demoted), tuple(surplus))]
@@ -478,20 +451,15 @@ class GroupMaintenance:
         self, group: int, newcomers: Sequence[int], now_s: float
     ) -> list[MaintenanceEffect] | None:
         """Return None if these nodes may vote from now on, and others no longer."""
-        if not all(self.is_caught_up(group, number) for number in newcomers):
+        if not all(self._is_caught_up(group, number) for number in newcomers):
             return []
-        if group == MANAGEMENT:
-            return None
         lacking = [n for n in newcomers if not self._history.is_complete(group, n, now_s)]
-        if not lacking:
+        if group == MANAGEMENT or not lacking:
             return None
-        return [
-            RequestHistoryState(group, number)
-            for number in lacking
-            if self._history.request(group, number)
-        ]
+        unasked = [n for n in lacking if self._history.request(group, n)]
+        return [RequestHistoryState(group, number) for number in unasked]
 
-    def is_caught_up(self, group: int, number: int) -> bool:
+    def _is_caught_up(self, group: int, number: int) -> bool:
         """Return True if a node is heard and has nearly all of a group's log."""
         raft = self._core.raft
         committed = raft.standing(group)[4]

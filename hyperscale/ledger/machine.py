@@ -27,7 +27,6 @@ class Machine(Protocol):
     """
 
     def apply(self, index: int, stamp_ms: int, body: bytes) -> ApplyResult: ...
-
     def encode_reply(self, reply: object) -> bytes:
         """Encode a reply of `apply` for another node."""
 
@@ -35,7 +34,6 @@ class Machine(Protocol):
         """Return the whole live state; equal states give equal bytes."""
 
     def restore(self, data: bytes) -> None: ...
-
     def digest(self) -> bytes:
         """Hash the whole live state afresh, so that memory corruption shows as well."""
 

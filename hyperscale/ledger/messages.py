@@ -13,12 +13,7 @@ _MEMBERS = frozenset({Role.MANAGER, Role.GATE})
 _HEAD = Layout("<QI")  # before each packed message: its group, its length
 
 
-@message(
-    kind=300,
-    priority=MessagePriority.CRITICAL,
-    size=SizeClass.LARGE,
-    senders=_MEMBERS,
-)
+@message(kind=300, priority=MessagePriority.CRITICAL, size=SizeClass.LARGE, senders=_MEMBERS)
 class RaftMessages(Struct, frozen=True):
     """Consensus messages of all groups for one peer, packed by the core. One-way."""
 

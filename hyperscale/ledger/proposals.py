@@ -25,11 +25,6 @@ class ProposalQueue:
         self._last_token += 1
         return self._last_token
 
-    def take_queued(self) -> dict[int, list[tuple[int, bytes]]]:
-        """Return the queued proposals by group and empty the queue."""
-        queued, self.queued = self.queued, {}
-        return queued
-
     def take_superseded(self, group: int, term: int) -> list[int]:
         """Return and forget the proposals of earlier terms.
 

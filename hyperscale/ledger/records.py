@@ -1,4 +1,4 @@
-"""The records that entries of a group's log carry, and their encoding.
+"""The records that entries of a group's log carry, their encoding, and the clock of their stamps.
 
 The leader of a group stamps every record that it proposes: state machines know no other clock.
 Records are encoded as arrays, because they are many and small and all nodes of a tier write the
@@ -7,6 +7,10 @@ same format. A new kind of record gets a new tag.
 
 import msgspec
 from msgspec import Struct
+
+COUNTER_BITS = 16
+"""A stamp is one integer: milliseconds of the wall clock, and a counter in these low bits."""
+AHEAD_MAX_MS = 60_000
 
 
 class MachineCommand(Struct, array_like=True, tag=0):
@@ -73,3 +77,31 @@ encode_record = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 decode_record = _decoder.decode
 """Raises `msgspec.MsgspecError` for bytes that are no record."""
+
+
+class EntryClock:
+    """The clock of one node that stamps records: hybrid logical time.
+
+    It advances past every stamp that the node applies, so that no entry is stamped before one that
+    it follows. Stamps of a clock too far ahead are ignored: following them would set every clock
+    of the tier wrong for good.
+    """
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        """The wall clock as of the last batch of input."""
+        self.last = 0
+        self.ignored_total = 0
+        """Stamps over a minute ahead of this node's wall clock."""
+
+    def next(self) -> int:
+        """Return a stamp above every one given or observed before."""
+        self.last = max(self.last + 1, self.now_ms << COUNTER_BITS)
+        return self.last
+
+    def observe_ms(self, stamped_ms: int) -> None:
+        """Advance past an entry's time, unless it is over a minute ahead."""
+        if stamped_ms - self.now_ms > AHEAD_MAX_MS:
+            self.ignored_total += 1
+        else:
+            self.last = max(self.last, stamped_ms << COUNTER_BITS)

@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from hyperscale.errors import InvariantError
-from hyperscale.ledger.entry_clock import COUNTER_BITS
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.records import (
+    COUNTER_BITS,
     DigestRequested,
     KeySlotsAdopted,
     KeySlotsHandedOver,
@@ -99,7 +99,8 @@ class Replica:
         self.log_bytes = 0
         """Their size."""
         self.last_ms = 0
-        self._released: set[int] = set()  # migrations; a repeated record changes nothing
+        self.released: set[int] = set()
+        """Migrations: a repeated record changes nothing."""
         self._adopted: set[int] = set()
         self._key_slot_of = key_slot_of
 
@@ -153,15 +154,12 @@ class Replica:
 
     def _release(self, migration: int, key_slots: Sequence[int], target: int) -> None:
         given = tuple(key_slot for key_slot in key_slots if key_slot in self.key_slots)
-        if migration in self._released or not given:
+        if migration in self.released or not given:
             return
-        self._released.add(migration)
+        self.released.add(migration)
         self.key_slots.difference_update(given)
         keys = self.machine.export_keys(frozenset(given))
         self.outgoing[migration] = OutgoingKeySlots(given, target, keys)
-
-    def has_released(self, migration: int) -> bool:
-        return migration in self._released
 
     def digest(self) -> bytes:
         """Hash afresh everything a snapshot would hold."""
@@ -179,7 +177,7 @@ class Replica:
             machine,
             sorted(self.key_slots),
             self.outgoing,
-            sorted(self._released),
+            sorted(self.released),
             sorted(self._adopted),
             self.last_ms,
         )
@@ -190,7 +188,7 @@ class Replica:
         self.machine.restore(image.machine)
         self.key_slots = set(image.key_slots)
         self.outgoing = image.outgoing
-        self._released = set(image.released)
+        self.released = set(image.released)
         self._adopted = set(image.adopted)
         self.last_ms = image.last_ms
         self.applied = index

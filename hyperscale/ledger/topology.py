@@ -56,14 +56,10 @@ class GroupRecord(Struct, kw_only=True):
     change: int = 0
     """How often `voters` was changed: a late report about an earlier change is refused."""
 
-
-class SlotMigration(Struct, kw_only=True):
-    """Key slots under way from one group to another."""
-
-    number: int
-    key_slots: tuple[int, ...]
-    source: int
-    target: int
+    @property
+    def all_voters(self) -> set[int]:
+        """The nodes that vote or may vote still."""
+        return set() if self.state is GroupState.DESTROYED else {*self.voters, *self.settled}
 
 
 # -- decisions ----------------------------------------------------------------------------
@@ -159,6 +155,10 @@ _decode = msgspec.msgpack.Decoder(Decision).decode
 decode_decision_reply = msgspec.msgpack.Decoder(DecisionReply).decode
 
 
+def _refuse(reason: str) -> DecisionReply:
+    return DecisionReply(refused=reason)
+
+
 class _DecisionApplied(Struct, frozen=True):
     event: Decision
     reply: DecisionReply
@@ -173,7 +173,8 @@ class Topology(Struct):
     nodes: dict[int, NodeRecord] = {}
     groups: dict[int, GroupRecord] = {}
     """All groups, with the destroyed ones, which name their heirs."""
-    migrations: dict[int, SlotMigration] = {}
+    migrations: dict[int, MigrationStarted] = {}
+    """Key slots under way from one group to another."""
     owners: list[int] = field(default_factory=lambda: [NO_GROUP] * KEY_SLOTS)
     """The group that owns each key slot."""
     nonces: dict[str, int] = {}
@@ -184,14 +185,16 @@ class Topology(Struct):
 
     def number_of(self, name: str) -> int | None:
         """Return the number of a node that is not gone."""
-        for node in self.nodes.values():
-            if node.name == name and node.state is not NodeState.GONE:
-                return node.number
-        return None
+        nodes = (node for node in self.nodes.values() if node.state is not NodeState.GONE)
+        return next((node.number for node in nodes if node.name == name), None)
 
     def name_of(self, number: int) -> str | None:
         node = self.nodes.get(number)
         return None if node is None else node.name
+
+    def live_groups(self) -> list[GroupRecord]:
+        """Return the groups that are not destroyed."""
+        return [g for g in self.groups.values() if g.state is not GroupState.DESTROYED]
 
     def heir_of(self, group: int) -> int:
         """Return the group that answers for this one: itself, or the last of its heirs."""
@@ -269,19 +272,19 @@ class Topology(Struct):
     def _state_changed(self, number: int, mark: NodeState) -> DecisionReply:
         node = self.nodes.get(number)
         if node is None:
-            return DecisionReply(refused=f"the ledger has no node {number}")
+            return _refuse(f"the ledger has no node {number}")
         if node.state is NodeState.GONE and mark is not NodeState.GONE:
-            return DecisionReply(refused=f"node {node.name} was removed; it can join as a new node")
+            return _refuse(f"node {node.name} was removed; it can join as a new node")
         node.state = mark
         return DecisionReply(number)
 
     def _created(self, created: GroupCreated) -> DecisionReply:
         if created.number in self.groups:
-            return DecisionReply(refused=f"group {created.number} exists or existed")
+            return _refuse(f"group {created.number} exists or existed")
         if not created.voters or any(voter not in self.nodes for voter in created.voters):
-            return DecisionReply(refused=f"group {created.number} needs voters of this ledger")
+            return _refuse(f"group {created.number} needs voters of this ledger")
         if taken := [slot for slot in created.key_slots if self.owners[slot] != NO_GROUP]:
-            return DecisionReply(refused=f"{len(taken)} of these key slots have an owner")
+            return _refuse(f"{len(taken)} of these key slots have an owner")
         voters = sorted(created.voters)
         self.groups[created.number] = GroupRecord(
             number=created.number,
@@ -298,24 +301,19 @@ class Topology(Struct):
     def _migration_started(self, migration: MigrationStarted) -> DecisionReply:
         target = self.groups.get(migration.target)
         if target is None or target.state is not GroupState.ACTIVE:
-            return DecisionReply(refused=f"group {migration.target} accepts no key slots")
+            return _refuse(f"group {migration.target} accepts no key slots")
         if not migration.key_slots or migration.source == migration.target:
-            return DecisionReply(refused="a migration needs key slots and two different groups")
+            return _refuse("a migration needs key slots and two different groups")
         moving = {key_slot for other in self.migrations.values() for key_slot in other.key_slots}
         is_theirs = all(
             self.owners[key_slot] == migration.source and key_slot not in moving
             for key_slot in migration.key_slots
         )
         if not is_theirs or len(set(migration.key_slots)) < len(migration.key_slots):
-            return DecisionReply(refused=f"group {migration.source} does not own these key slots")
+            return _refuse(f"group {migration.source} does not own these key slots")
         number = self.next_migration
         self.next_migration += 1
-        self.migrations[number] = SlotMigration(
-            number=number,
-            key_slots=tuple(migration.key_slots),
-            source=migration.source,
-            target=migration.target,
-        )
+        self.migrations[number] = migration
         return DecisionReply(number)
 
     def _about_group(
@@ -324,7 +322,7 @@ class Topology(Struct):
     ) -> DecisionReply:
         record = self.groups.get(decision.group)
         if record is None or record.state is GroupState.DESTROYED:
-            return DecisionReply(refused=f"the ledger has no group {decision.group}")
+            return _refuse(f"the ledger has no group {decision.group}")
         match decision:
             case VotersWanted(voters=voters):
                 return self._voters_wanted(record, voters)
@@ -332,9 +330,7 @@ class Topology(Struct):
                 return _voters_settled(record, decision)
             case LeaderWanted(leader=leader):
                 if leader not in record.voters:
-                    return DecisionReply(
-                        refused=f"node {leader} does not vote in group {record.number}"
-                    )
+                    return _refuse(f"node {leader} does not vote in group {record.number}")
                 record.leader = leader
             case GroupDraining(heir=heir):
                 record.state = GroupState.DRAINING
@@ -343,15 +339,13 @@ class Topology(Struct):
                 moving = {g for m in self.migrations.values() for g in (m.source, m.target)}
                 is_owner = record.number in moving.union(self.owners)
                 if is_owner or record.state is not GroupState.DRAINING:
-                    return DecisionReply(
-                        refused=f"group {record.number} still owns key slots or is not drained"
-                    )
+                    return _refuse(f"group {record.number} still owns key slots or is not drained")
                 record.state = GroupState.DESTROYED
         return DecisionReply(record.number)
 
     def _voters_wanted(self, record: GroupRecord, voters: Sequence[int]) -> DecisionReply:
         if not voters or any(voter not in self.nodes for voter in voters):
-            return DecisionReply(refused=f"group {record.number} needs voters of this ledger")
+            return _refuse(f"group {record.number} needs voters of this ledger")
         if record.voters != record.settled:
             # A change that was not completed may have made some of them voters.
             record.settled = sorted({*record.settled, *record.voters})
@@ -366,7 +360,7 @@ def _voters_settled(record: GroupRecord, settled: VotersSettled) -> DecisionRepl
     voters = sorted(settled.voters)
     if settled.change != record.change or voters != record.voters:
         # Other nodes may vote by now, and a node in neither list destroys its replica.
-        return DecisionReply(refused=f"the voters of group {record.number} were changed again")
+        return _refuse(f"the voters of group {record.number} were changed again")
     record.settled = voters
     record.founders = [node for node in record.founders if node in voters]
     return DecisionReply(record.number)

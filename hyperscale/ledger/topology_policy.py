@@ -85,16 +85,16 @@ def _voter_count(nodes: int, most: int) -> int:
     return count if count < VOTERS or count % 2 else count - 1
 
 
-def _spread(topology: Topology, ranked: Sequence[int], count: int) -> list[int]:
-    """Return `count` of these nodes, in as many failure domains as possible."""
+def _spread(
+    topology: Topology, ranked: Sequence[int], count: int, *, beside: Sequence[int] = ()
+) -> list[int]:
+    """Return `count` of these nodes: with the nodes `beside` them, in as many failure domains as
+    possible."""
     chosen: list[int] = []
-    used: Counter[str] = Counter()
+    used = Counter(topology.nodes[number].domain for number in beside)
     candidates = list(ranked)
     while candidates and len(chosen) < count:
-        pick = min(
-            candidates,
-            key=lambda number: (used[topology.nodes[number].domain], candidates.index(number)),
-        )
+        pick = min(candidates, key=lambda number: used[topology.nodes[number].domain])
         candidates.remove(pick)
         chosen.append(pick)
         used[topology.nodes[pick].domain] += 1
@@ -108,31 +108,17 @@ def _voters(topology: Topology, health: TierHealth) -> list[Decision]:
         return []
     seats = Counter(voter for group in topology.groups.values() for voter in group.voters)
     decisions: list[Decision] = []
-    for group in topology.groups.values():
-        if group.state is GroupState.DESTROYED:
-            continue
+    for group in topology.live_groups():
         if group.voters != group.settled and not set(group.voters) - set(active):
             continue  # one change at a time, unless it waits for a node that is gone
-        kept = [voter for voter in group.voters if voter in active]
-        count = _voter_count(len(active), VOTERS)
-        ranked = kept + sorted(set(active) - set(kept), key=lambda n: (seats[n], n))
-        wanted = sorted(_keep_first(topology, ranked, kept, count))
-        if wanted and wanted != group.voters:
+        kept = [voter for voter in group.voters if voter in active][:VOTERS]
+        ranked = sorted(set(active) - set(kept), key=lambda n: (seats[n], n))
+        missing = _voter_count(len(active), VOTERS) - len(kept)
+        wanted = sorted([*kept, *_spread(topology, ranked, missing, beside=kept)])
+        if wanted != group.voters:
             decisions.append(VotersWanted(group.number, tuple(wanted)))
             seats.update(set(wanted) - set(group.voters))
     return decisions
-
-
-def _keep_first(
-    topology: Topology, ranked: Sequence[int], kept: Sequence[int], count: int
-) -> list[int]:
-    """Keep present voters; choose the others in failure domains that have none of them."""
-    if len(kept) >= count:
-        return list(kept[:count]) if len(kept) > VOTERS else list(kept)
-    used = {topology.nodes[number].domain for number in kept}
-    others = [number for number in ranked if number not in kept]
-    others.sort(key=lambda number: topology.nodes[number].domain in used)
-    return [*kept, *_spread(topology, others, count - len(kept))]
 
 
 def _create_groups(topology: Topology, health: TierHealth) -> list[Decision]:
@@ -166,17 +152,15 @@ def _drain_groups(topology: Topology, health: TierHealth) -> list[Decision]:
         order = sorted(groups, key=lambda group: (owned[group.number], -group.number))
         heirs = order[surplus:]
         for position, group in enumerate(order[:surplus]):
-            heir = heirs[position % len(heirs)].number
-            decisions.append(GroupDraining(group.number, heir))
+            decisions.append(GroupDraining(group.number, heirs[position % len(heirs)].number))
     for group in topology.groups.values():
         if group.state is not GroupState.DRAINING:
             continue
         key_slots = tuple(s for s, owner in enumerate(topology.owners) if owner == group.number)
         moving = any(group.number in (m.source, m.target) for m in topology.migrations.values())
         if key_slots and not moving:
-            decisions.append(
-                MigrationStarted(key_slots, group.number, topology.heir_of(group.heir))
-            )
+            heir = topology.heir_of(group.heir)
+            decisions.append(MigrationStarted(key_slots, group.number, heir))
     return decisions
 
 
@@ -232,8 +216,7 @@ def _leaders(topology: Topology, health: TierHealth) -> list[Decision]:
 
 def _leave(topology: Topology) -> list[Decision]:
     """Mark draining nodes that vote nowhere as gone."""
-    groups = (g for g in topology.groups.values() if g.state is not GroupState.DESTROYED)
-    seated = {voter for group in groups for voter in (*group.voters, *group.settled)}
+    seated = {voter for group in topology.groups.values() for voter in group.all_voters}
     return [
         NodeStateChanged(number, NodeState.GONE)
         for number, node in topology.nodes.items()

@@ -6,9 +6,13 @@ from hyperscale.jobs.committed.events import CancelRequested, Code, JobFinished,
 from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import LedgerLimits
-from hyperscale.ledger.core_events import AnnounceRole, ProposalFailure
-from hyperscale.ledger.entry_clock import COUNTER_BITS
-from hyperscale.ledger.records import DigestRequested, KeySlotsAdopted, KeySlotsReleased
+from hyperscale.ledger.core_events import GroupRole, ProposalFailure
+from hyperscale.ledger.records import (
+    COUNTER_BITS,
+    DigestRequested,
+    KeySlotsAdopted,
+    KeySlotsReleased,
+)
 from hyperscale.ledger.replica import DIGEST_EVERY, AppliedEntry
 from hyperscale.ledger.topology import GroupState, VotersSettled, VotersWanted, encode_decision
 from tests.lab.memory_tier import LIMITS, MemoryTier, reply_of, submit
@@ -72,8 +76,8 @@ def test_a_term_has_at_most_one_leader() -> None:
         tier.elect(1, number)
     leaders: dict[int, set[int]] = {}
     for number, effect in tier.effects:
-        if isinstance(effect, AnnounceRole) and effect.role.group == 1 and effect.role.is_leader:
-            leaders.setdefault(effect.role.term, set()).add(number)
+        if isinstance(effect, GroupRole) and effect.group == 1 and effect.is_leader:
+            leaders.setdefault(effect.term, set()).add(number)
     assert len(leaders) >= 5
     assert all(len(found) == 1 for found in leaders.values())
 

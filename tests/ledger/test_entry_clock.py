@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.ledger.entry_clock import AHEAD_MAX_MS, COUNTER_BITS, EntryClock
+from hyperscale.ledger.records import AHEAD_MAX_MS, COUNTER_BITS, EntryClock
 
 NOW_MS = 1_700_000_000_000
 

@@ -12,23 +12,19 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hyperscale.errors import InvariantError, RunError
+from hyperscale.errors import HyperscaleError, InvariantError, RunError
 from hyperscale.ledger.core import MANAGEMENT, TICK_S, LedgerCore
 from hyperscale.ledger.core_events import ProposalFailure, ProposalResult, ReadRequested
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.messages import CommandRefusal, ForwardCommand, ForwardCommandReply
 from hyperscale.ledger.records import MachineCommand, Record, decode_record
 from hyperscale.ledger.replica import AppliedEntry
-from hyperscale.ledger.server.errors import (
-    NotLeaderError,
-    OutcomeUnknownError,
-    UnavailableError,
-)
 from hyperscale.ledger.server.ledger_driver import LedgerDriver
 from hyperscale.ledger.topology import (
     NO_GROUP,
     Decision,
     DecisionReply,
+    NodeState,
     decode_decision_reply,
     encode_decision,
 )
@@ -48,6 +44,23 @@ _REFUSALS = {
     CommandRefusal.WRONG_GROUP: "the key slot of the key belongs to another group",
     CommandRefusal.UNKNOWN_GROUP: "the node that was asked has no replica of it",
 }
+
+
+class NotLeaderError(HyperscaleError):
+    """This node does not lead the group; the command was certainly not committed."""
+
+    def __init__(self, group: int, leader: str) -> None:
+        who = f"{leader} leads it" if leader else "its leader is unknown"
+        super().__init__(f"this node does not lead group {group}; {who}")
+        self.leader = leader
+
+
+class UnavailableError(RunError):
+    """No leader or quorum was reached in time; the command was certainly not committed."""
+
+
+class OutcomeUnknownError(RunError):
+    """The command may or may not have been committed: repeat it with the same key."""
 
 
 class ReadLevel(StrEnum):
@@ -112,15 +125,15 @@ class Ledger:
         return [each for each in topology.groups if topology.heir_of(each) == group]
 
     def voters_of(self, group: int) -> list[str]:
-        """Return the nodes that have a replica of a group, its wanted leader first."""
-        name_of = self.driver.name_of
+        """Return the nodes that have a replica of a group, its preferred leader first."""
         if group == MANAGEMENT:
-            return [name_of(number) for number in self.topology.nodes]
+            nodes = self.topology.nodes.values()
+            return [node.name for node in nodes if node.state is not NodeState.GONE]
         record = self.topology.groups.get(self.topology.heir_of(group))
         if record is None:
             return []
         ordered = sorted(record.settled, key=lambda number: number != record.leader)
-        return [name for number in ordered if (name := name_of(number))]
+        return [name for number in ordered if (name := self.driver.name_of(number))]
 
     def living_peer(self, name: str) -> PeerLink | None:
         """Return a link to another node; None if the node is unknown, dead or this one."""
@@ -136,7 +149,7 @@ class Ledger:
         return decode_decision_reply(done.reply)
 
     async def execute(
-        self, group: int, body: bytes, *, key: str = "", timeout_s: float = 5.0
+        self, group: int, body: bytes, *, timeout_s: float = 5.0
     ) -> ForwardCommandReply:
         """Commit a command in a group.
 
@@ -144,7 +157,7 @@ class Ledger:
         `OutcomeUnknownError` if it may have been committed, `UnavailableError` if it was not
         committed in time.
         """
-        return await self._route(ForwardCommand(group, key, body), timeout_s)
+        return await self._route(ForwardCommand(group, "", body), timeout_s)
 
     async def execute_record(
         self, group: int, record: bytes, *, timeout_s: float = 5.0
@@ -158,9 +171,7 @@ class Ledger:
 
     async def _route(self, command: ForwardCommand, timeout_s: float) -> ForwardCommandReply:
         deadline_s = self._loop.time() + timeout_s
-        hint = ""
-        last = "no leader is known"
-        group = command.group
+        hint, last, group = "", "no leader is known", command.group
         while (left_s := deadline_s - self._loop.time()) > 0:
             group = self._group_of(command)
             routed = replace(command, group=group, hops=command.hops + 1)

@@ -8,9 +8,9 @@ the store's writer thread signals on a descriptor. A store, core or hook that fa
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -19,10 +19,8 @@ from hyperscale.errors import InvariantError, RunError
 from hyperscale.ledger.core import MANAGEMENT, LedgerCore
 from hyperscale.ledger.core_events import (
     AnnounceEntries,
-    AnnounceFollowing,
-    AnnounceLeading,
+    AnnounceLeadership,
     AnnounceRestore,
-    AnnounceRole,
     AnnounceTopology,
     AnswerRequests,
     BatchEnded,
@@ -40,8 +38,7 @@ from hyperscale.ledger.core_events import (
 )
 from hyperscale.ledger.messages import RaftMessages, pieces
 from hyperscale.ledger.records import Record
-from hyperscale.ledger.replica import AppliedEntry
-from hyperscale.ledger.server.pending_requests import PendingRequests
+from hyperscale.ledger.replica import AppliedEntry, Replica
 from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.sansio.driver import CoreDriver
 from hyperscale.sansio.tasks import TaskSupervisor
@@ -66,6 +63,45 @@ class LedgerHooks(Struct, kw_only=True):
     snapshot_offered: list[Callable[[SendSnapshotOffer], None]] = []
     restored: list[Callable[[int], None]] = []
     """A snapshot replaced the replica of this group."""
+
+
+class PendingRequests:
+    """Futures of proposals and reads, by token, and of readers that wait for an index."""
+
+    def __init__(self) -> None:
+        self.futures: dict[int, asyncio.Future[Any]] = {}
+        """Proposals and linearizable reads. A request that is given up removes its own."""
+        self._indexes: dict[int, list[tuple[int, asyncio.Future[None]]]] = {}
+
+    async def until_applied(self, replica: Replica, index: int) -> None:
+        """Return when a replica has applied an index."""
+        if replica.applied < index:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._indexes.setdefault(replica.group, []).append((index, future))
+            await future
+
+    def answer(self, answers: Iterable[tuple[int, ProposalResult | None]]) -> None:
+        for token, result in answers:
+            future = self.futures.pop(token, None)
+            if future is not None and not future.done():
+                future.set_result(result)
+
+    def wake_applied(self, replicas: Mapping[int, Replica]) -> None:
+        """Wake the readers whose index has been applied."""
+        for group, waiting in list(self._indexes.items()):
+            replica = replicas.get(group)
+            for index, future in waiting:
+                if replica is not None and index <= replica.applied and not future.done():
+                    future.set_result(None)
+            self._indexes[group] = [each for each in waiting if not each[1].done()]
+            if not self._indexes[group]:
+                del self._indexes[group]
+
+    def cancel(self) -> None:
+        """Cancel every request that waits."""
+        readers = [future for each in self._indexes.values() for _, future in each]
+        for future in (*self.futures.values(), *readers):
+            future.cancel()
 
 
 class DriverState(Enum):
@@ -94,7 +130,8 @@ class LedgerDriver:
         self.hooks = LedgerHooks()
         self.requests = PendingRequests()
         self.mismatches_total = 0
-        self._names: dict[int, str] = {}  # of nodes the topology does not name yet
+        self.names: dict[int, str] = {}
+        """Node ids of numbers, as heard from peers: the topology may not have them yet."""
         self._state = DriverState.RUNNING
         self._loop = asyncio.get_running_loop()
         self._batch: asyncio.Handle | None = None
@@ -182,7 +219,7 @@ class LedgerDriver:
         if message.ledger != self.id:
             _log.warning("ledger.foreign", extra={"peer": call.peer.node_id})
             return
-        self.learn_name(message.sender, call.peer.node_id)
+        self.names[message.sender] = call.peer.node_id
         self.feed(MessagesReceived(message.sender, message.packed))
 
     # -- effects --------------------------------------------------------------------------
@@ -190,14 +227,11 @@ class LedgerDriver:
     def _perform(self, effect: LedgerEffect) -> None:
         match effect:
             case SendMessages():
-                for piece in pieces(effect.packed, _MESSAGE_BYTES):
-                    self._send(effect.peer, RaftMessages(self.id, self.core.number, piece))
+                self._send(effect.peer, effect.packed)
             case AnswerRequests():
                 self.requests.answer(effect.answers)
             case AnnounceEntries():
-                for hook in self.hooks.applied:
-                    for entry in effect.entries:
-                        hook(entry)
+                self._announce_entries(effect.entries)
             case SendSnapshotOffer():
                 _call(self.hooks.snapshot_offered, effect)
             case ReportMismatch():
@@ -206,54 +240,38 @@ class LedgerDriver:
             case DropMessages():
                 peer = "" if effect.sender is None else self.name_of(effect.sender)
                 _log.warning("ledger.malformed: %s", effect.reason, extra={"peer": peer})
-            case _:
-                self._announce(effect)
-
-    def _announce(
-        self,
-        effect: AnnounceRole
-        | AnnounceFollowing
-        | AnnounceLeading
-        | AnnounceTopology
-        | AnnounceRestore,
-    ) -> None:
-        match effect:
-            case AnnounceRole():
-                self._log_role(effect.role)
-            case AnnounceFollowing():
+            case GroupRole():
+                leader = "" if effect.leader is None else self.name_of(effect.leader)
+                shown = {"group": effect.group, "term": effect.term, "leader": leader}
+                _log.info("ledger.role", extra={**shown, "raft_role": effect.role.value})
+            case AnnounceLeadership(term=None):
                 _call(self.hooks.following, effect.group)
-            case AnnounceLeading():
+            case AnnounceLeadership():
                 _call(self.hooks.leading, effect.group, effect.term)
             case AnnounceTopology():
                 _call(self.hooks.topology)
             case AnnounceRestore() if effect.group != MANAGEMENT:
                 _call(self.hooks.restored, effect.group)
 
-    def _send(self, peer: int, message: Struct) -> None:
+    def _send(self, peer: int, packed: bytes) -> None:
         name = self.name_of(peer)
         connection = self.peers.connection(name) if name else None
-        if connection is not None:
+        for piece in pieces(packed, _MESSAGE_BYTES):
             try:
-                connection.send(message, at_once=True)
-                return
+                if connection is not None:
+                    connection.send(RaftMessages(self.id, self.core.number, piece), at_once=True)
+                    continue
             except QueueFullError:
                 pass
-            except InvariantError:  # larger than any message may be: other peers must not suffer
+            except InvariantError:  # larger than any message may be: others must not suffer
                 _log.exception("ledger.unsendable", extra={"peer": name})
-        # Not kept for later: consensus repeats what still matters.
-        self._driver.feed(PeerUnreachable(peer))
+            # Not kept for later: consensus repeats what still matters.
+            self._driver.feed(PeerUnreachable(peer))
 
-    def _log_role(self, role: GroupRole) -> None:
-        leader = "" if role.leader is None else self.name_of(role.leader)
-        _log.info(
-            "ledger.role",
-            extra={
-                "group": role.group,
-                "term": role.term,
-                "raft_role": role.role.value,
-                "leader": leader,
-            },
-        )
+    def _announce_entries(self, entries: list[AppliedEntry]) -> None:
+        for hook in self.hooks.applied:
+            for entry in entries:
+                hook(entry)
 
     # -- names ----------------------------------------------------------------------------
 
@@ -263,11 +281,7 @@ class LedgerDriver:
 
     def name_of(self, number: int) -> str:
         """Return the node id of a number; empty if it is unknown."""
-        return self.core.topology.name_of(number) or self._names.get(number, "")
-
-    def learn_name(self, number: int, name: str) -> None:
-        """Remember the node id of a number that the topology may not have yet."""
-        self._names[number] = name
+        return self.core.topology.name_of(number) or self.names.get(number, "")
 
 
 def _call(hooks: list[Callable[..., None]], *arguments: object) -> None:

@@ -47,39 +47,34 @@ class LedgerIdentity:
     """The ledger this node belongs to and its number there, as its disk has them."""
 
     def __init__(self, store: LedgerStore) -> None:
+        meta = {key: value.decode() for key, value in store.meta()}
+        self.ledger = meta.get("ledger", "")
+        self.number = int(meta.get("number", "0"))
+        self.pledged = meta.get("pledged", "")
+        self._nonce = meta.get("nonce", "")
         self._store = store
-        self._meta = {key: value.decode() for key, value in store.meta()}
-
-    @property
-    def ledger(self) -> str:
-        return self._meta.get("ledger", "")
-
-    @property
-    def number(self) -> int:
-        return int(self._meta.get("number", "0"))
-
-    @property
-    def pledged(self) -> str:
-        return self._meta.get("pledged", "")
 
     async def nonce(self) -> str:
         """Return the id of this node's request to join. It survives a restart: a late request of
         the process before must not get the node a second number."""
-        if "nonce" not in self._meta:
-            await self._put(nonce=secrets.token_hex(8))
-        return self._meta["nonce"]
+        if not self._nonce:
+            self._nonce = secrets.token_hex(8)
+            await self._put(nonce=self._nonce)
+        return self._nonce
 
     async def pledge(self, to: str) -> None:
+        """Return when the pledge is durable. No other node can get one from now on."""
+        self.pledged = to
         await self._put(pledged=to)
 
     async def set_ledger(self, ledger: str, number: int) -> None:
         await self._put(number=str(number), ledger=ledger)
+        self.ledger, self.number = ledger, number
 
     async def _put(self, **values: str) -> None:
         tickets = [self._store.put_meta(key, value.encode()) for key, value in values.items()]
         while self._store.durable() < max(tickets):  # noqa: ASYNC110  only while a node joins
             await asyncio.sleep(0.002)
-        self._meta.update(values)
 
 
 class LedgerJoin:
@@ -113,16 +108,13 @@ class LedgerJoin:
     def _answer_ledger(self, _call: InboundCall, _request: GetLedgerOfNode) -> GetLedgerOfNodeReply:
         return GetLedgerOfNodeReply(self._identity.ledger, self._identity.pledged)
 
-    async def _answer_pledge(
-        self, call: InboundCall, _request: RequestPledge
-    ) -> RequestPledgeReply:
+    async def _answer_pledge(self, call: InboundCall, _asked: RequestPledge) -> RequestPledgeReply:
         asker = call.peer.node_id
         own = self._identity
         if own.ledger or own.pledged not in {"", asker} or self._is_founding:
             return RequestPledgeReply(given=False)
-        if not own.pledged:
-            await own.pledge(asker)
-        return RequestPledgeReply(given=own.pledged == asker)
+        await own.pledge(asker)  # again, if it was given already: its write may be under way
+        return RequestPledgeReply(given=True)
 
     async def _answer_join(self, call: InboundCall, request: RequestJoin) -> RequestJoinReply:
         ledger = self._ledger()

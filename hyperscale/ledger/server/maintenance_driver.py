@@ -28,7 +28,6 @@ from hyperscale.ledger.messages import (
 )
 from hyperscale.ledger.records import encode_record
 from hyperscale.ledger.server.peer_requests import OpenLedger
-from hyperscale.ledger.topology import Decision
 from hyperscale.ledger.topology_policy import TierHealth
 from hyperscale.sansio.driver import CoreDriver
 
@@ -64,20 +63,14 @@ class MaintenanceDriver:
         self._driver.feed(GroupsChanged())
 
     def _health(self) -> TierHealth:
-        peers = self._ledger.peers
-        nodes = self._ledger.topology.nodes
-        dead = {
-            number: dead_s
-            for number, node in nodes.items()
-            if (dead_s := peers.dead_for_s(node.name)) is not None
-        }
-        own = self._ledger.core.number
-        unfit = {
-            number
-            for number, node in nodes.items()
-            if number != own and not peers.is_fit(node.name)
-        }
-        return TierHealth(dead_s=dead, unfit=frozenset(unfit))
+        peers, own = self._ledger.peers, self._ledger.core.number
+        nodes = self._ledger.topology.nodes.values()
+        dead_s = {node.number: peers.dead_for_s(node.name) for node in nodes}
+        unfit = [n.number for n in nodes if n.number != own and not peers.is_fit(n.name)]
+        return TierHealth(
+            dead_s={number: each_s for number, each_s in dead_s.items() if each_s is not None},
+            unfit=frozenset(unfit),
+        )
 
     def _perform(self, effect: MaintenanceEffect) -> None:
         match effect:
@@ -93,8 +86,12 @@ class MaintenanceDriver:
         is_done = True
         try:
             match step:
-                case CommitDecision():
-                    await self._commit_decision(step.decision)
+                case CommitDecision(decision=decision):
+                    reply = await self._ledger.decide(decision)
+                    if reply.refused:
+                        _log.warning("ledger.refused: %s", reply.refused)
+                    else:
+                        _log.info("ledger.decided", extra={"decision": repr(decision)[:300]})
                 case CommitRecord():
                     await self._ledger.execute_record(step.target, encode_record(step.record))
                 case HandOverHistory():
@@ -104,27 +101,18 @@ class MaintenanceDriver:
             is_done = False
         self._driver.feed(StepEnded(group, is_done))
 
-    async def _commit_decision(self, decision: Decision) -> None:
-        reply = await self._ledger.decide(decision)
-        if reply.refused:
-            _log.warning("ledger.refused: %s", reply.refused)
-        else:
-            _log.info("ledger.decided", extra={"decision": repr(decision)[:300]})
-
     async def _request_history_state(self, request: RequestHistoryState) -> None:
-        name = self._ledger_driver.name_of(request.node)
-        link = self._ledger.peers.link(name) if name else None
-        is_complete = False
-        if link is not None:
-            deadline_s = self._loop.time() + _CALL_S
-            try:
-                reply = await link.call(
-                    GetHistoryState(request.group), GetHistoryStateReply, deadline_s=deadline_s
-                )
-                is_complete = reply.is_complete
-            except HyperscaleError as error:
-                _log.info("ledger.maintenance_failed: %s", error, extra={"group": request.group})
-        self._driver.feed(HistoryStateReceived(request.group, request.node, is_complete))
+        group, node = request.group, request.node
+        link = self._ledger.living_peer(self._ledger_driver.name_of(node))
+        deadline_s = self._loop.time() + _CALL_S
+        reply = GetHistoryStateReply(is_complete=False)
+        try:
+            if link is not None:
+                asked = GetHistoryState(group)
+                reply = await link.call(asked, GetHistoryStateReply, deadline_s=deadline_s)
+        except HyperscaleError as error:
+            _log.info("ledger.maintenance_failed: %s", error, extra={"group": group})
+        self._driver.feed(HistoryStateReceived(group, node, reply.is_complete))
 
     async def _hand_over_history(self, group: int) -> bool:
         """Have the heir's voters take over the history of a group, and of the groups it is the
@@ -136,16 +124,12 @@ class MaintenanceDriver:
             return False  # the heir's voters are changing, or rows are missing on this node
         names = [name_of(number) for number in heir.settled]
         for name in names:
-            if name != self._ledger_driver.own_name and not await self._give_history(group, name):
+            if name == self._ledger_driver.own_name:
+                continue
+            if (link := self._ledger.living_peer(name)) is None:
                 return False
-        heir = self._ledger.topology.groups[heir.number]
+            deadline_s = self._loop.time() + _HISTORY_S
+            for each in self._ledger.answers_for(group):
+                await link.call(TakeHistory(each), TakeHistoryReply, deadline_s=deadline_s)
+        heir = topology.groups[heir.number]
         return names == [name_of(number) for number in heir.voters]
-
-    async def _give_history(self, group: int, name: str) -> bool:
-        link = self._ledger.peers.link(name)
-        if link is None:
-            return False
-        deadline_s = self._loop.time() + _HISTORY_S
-        for each in self._ledger.answers_for(group):
-            await link.call(TakeHistory(each), TakeHistoryReply, deadline_s=deadline_s)
-        return True

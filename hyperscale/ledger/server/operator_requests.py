@@ -39,7 +39,6 @@ from hyperscale.ledger.server.operator_messages import (
 from hyperscale.ledger.server.peer_requests import OpenLedger
 from hyperscale.ledger.topology import (
     Decision,
-    GroupState,
     LeaderWanted,
     NodeState,
     NodeStateChanged,
@@ -100,9 +99,9 @@ class OperatorRequests:
             ],
             migrations=[
                 MigrationRow(
-                    migration=m.number, key_slots=len(m.key_slots), source=m.source, target=m.target
+                    migration=number, key_slots=len(m.key_slots), source=m.source, target=m.target
                 )
-                for m in topology.migrations.values()
+                for number, m in topology.migrations.items()
             ],
             awaited=topology.awaited,
             pending_bytes=ledger.store.pending_bytes,
@@ -127,8 +126,7 @@ class OperatorRequests:
                 raise RunError(f"{asked.job}: this ledger has no group {group}")
             wanted = {group}
         else:
-            groups_of = ledger.topology.groups.values()
-            wanted = {g.number for g in groups_of if g.state is not GroupState.DESTROYED}
+            wanted = {record.number for record in ledger.topology.live_groups()}
         mine = {group for group in wanted if self._has_all(group)}
         if not await _are_fresh(ledger, mine):
             return await self._list_events(call, asked)  # one of them has an heir now
@@ -233,13 +231,11 @@ class OperatorRequests:
                     "connection flags of this command",
                 )
             ledger.driver.feed(LeadershipTransferRequested(MANAGEMENT, number))
-            return ChangeMemberReply(
-                done=f"group {MANAGEMENT} is being handed over to {asked.node}"
-            )
+            return ChangeMemberReply(done=f"group 0 is being handed over to {asked.node}")
         link = ledger.living_peer(ledger.leader_of(MANAGEMENT))
         if link is None or call.peer.role in (Role.MANAGER, Role.GATE):
             return ChangeMemberReply(
-                refused=f"group {MANAGEMENT} has no leader now", hint="try again in a moment"
+                refused="group 0 has no leader now", hint="repeat the command in a few seconds"
             )
         return await link.call(asked, ChangeMemberReply, deadline_s=call.deadline_s)
 
@@ -256,12 +252,9 @@ class OperatorRequests:
     async def _verify(self, call: InboundCall, _asked: Verify) -> VerifyReply:
         """Compare all replicas: one entry in each group has them hash the same state."""
         ledger = self._ledger()
-        records = ledger.topology.groups.values()
-        groups = [g.number for g in records if g.state is not GroupState.DESTROYED]
-        rows = await asyncio.gather(
-            *(self._verify_group(ledger, g, call.deadline_s) for g in (MANAGEMENT, *groups))
-        )
-        return VerifyReply([row for each in rows for row in each])
+        groups = [MANAGEMENT, *(record.number for record in ledger.topology.live_groups())]
+        checks = (self._verify_group(ledger, group, call.deadline_s) for group in groups)
+        return VerifyReply([row for rows in await asyncio.gather(*checks) for row in rows])
 
     async def _verify_group(self, ledger: Ledger, group: int, deadline_s: float) -> list[DigestRow]:
         left_s = max(deadline_s - asyncio.get_running_loop().time(), 0.1)
@@ -270,30 +263,24 @@ class OperatorRequests:
             done = await ledger.execute_record(group, request, timeout_s=min(left_s / 2, _ASK_S))
         except HyperscaleError as error:
             return [DigestRow(group=group, index=0, node="", why_not=str(error))]
-        names = ledger.voters_of(group)
-        if group == MANAGEMENT:
-            nodes = ledger.topology.nodes.values()
-            names = [node.name for node in nodes if node.state is not NodeState.GONE]
         asked = GetDigest(group, done.index)
-        return await asyncio.gather(
-            *(self._digest_of(ledger, name, asked, left_s / 2) for name in names)
-        )
+        names = ledger.voters_of(group)
+        digests = (self._digest_of(ledger, name, asked, left_s / 2) for name in names)
+        return await asyncio.gather(*digests)
 
     async def _digest_of(
         self, ledger: Ledger, name: str, asked: GetDigest, timeout_s: float
     ) -> DigestRow:
-        link = None if name == ledger.driver.own_name else ledger.peers.link(name)
-        reply = GetDigestReply(why_not="its address is unknown")
-        if name == ledger.driver.own_name:
-            reply = await self._own_digest(ledger, asked, timeout_s)
-        elif ledger.peers.dead_for_s(name) is not None:
-            reply = GetDigestReply(why_not="it is dead")
-        elif link is not None:
-            deadline_s = asyncio.get_running_loop().time() + timeout_s
-            try:
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        is_dead = ledger.peers.dead_for_s(name) is not None
+        reply = GetDigestReply(why_not="it is dead" if is_dead else "its address is unknown")
+        try:
+            if name == ledger.driver.own_name:
+                reply = await self._own_digest(ledger, asked, timeout_s)
+            elif (link := ledger.living_peer(name)) is not None:
                 reply = await link.call(asked, GetDigestReply, deadline_s=deadline_s)
-            except HyperscaleError as error:
-                reply = GetDigestReply(why_not=str(error))
+        except HyperscaleError as error:
+            reply = GetDigestReply(why_not=str(error))
         return DigestRow(
             group=asked.group,
             index=asked.index,

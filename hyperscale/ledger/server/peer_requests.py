@@ -1,6 +1,6 @@
 """Answers to the ledger messages of peers."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 
 from hyperscale.errors import RunError
 from hyperscale.ledger.messages import (
@@ -15,12 +15,10 @@ from hyperscale.ledger.messages import (
     TakeHistory,
     TakeHistoryReply,
 )
-from hyperscale.ledger.server.history_transfer import HistoryTransfer
 from hyperscale.ledger.server.ledger import Ledger
-from hyperscale.ledger.server.snapshot_transfer import SnapshotTransfer
+from hyperscale.ledger.server.transfers import Chunks, HistoryTransfer, SnapshotTransfer
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.handlers import Handlers
-from hyperscale.wire.messages import Chunk
 
 
 class OpenLedger:
@@ -57,15 +55,11 @@ def answer_peers(handlers: Handlers, open_ledger: Callable[[], OpenLedger | None
     async def forward(call: InboundCall, command: ForwardCommand) -> ForwardCommandReply:
         return await required().ledger.answer_forwarded(call, command)
 
-    async def serve_snapshot(
-        _call: InboundCall, request: FetchSnapshot
-    ) -> AsyncGenerator[Chunk, None]:
+    async def serve_snapshot(_call: InboundCall, request: FetchSnapshot) -> Chunks:
         async for chunk in required().snapshots.serve(request):
             yield chunk
 
-    async def serve_history(
-        _call: InboundCall, request: FetchHistory
-    ) -> AsyncGenerator[Chunk, None]:
+    async def serve_history(_call: InboundCall, request: FetchHistory) -> Chunks:
         async for chunk in required().history.serve(request):
             yield chunk
 

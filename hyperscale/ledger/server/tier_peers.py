@@ -22,7 +22,6 @@ class MembershipView(Protocol):
     """The members that a `MemberNode` knows."""
 
     def members(self) -> list[Member]: ...
-
     def known(self, node: str) -> Member | None: ...
 
 
@@ -50,13 +49,12 @@ class TierPeers:
         if member is None:
             return known
         host, port = split_address(member.stream_address)
-        if known is not None and (known.host, known.port) == (host, port):
-            return known
         if known is not None:
+            if (known.host, known.port) == (host, port):
+                return known
             known.close()
-        link = self._server.link(host, port, node_id=node)
-        self._links[node] = link
-        return link
+        self._links[node] = self._server.link(host, port, node_id=node)
+        return self._links[node]
 
     def connection(self, node: str) -> Connection | None:
         """Return the open connection to a node, if there is one."""

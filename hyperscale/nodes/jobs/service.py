@@ -15,8 +15,7 @@ from hyperscale.health.signals import RoutingDecision
 from hyperscale.jobs import messages
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.allocator.events import CoresRequested
-from hyperscale.ledger.server.errors import OutcomeUnknownError, UnavailableError
-from hyperscale.ledger.server.ledger import Ledger
+from hyperscale.ledger.server.ledger import Ledger, OutcomeUnknownError, UnavailableError
 from hyperscale.membership.events import MemberChanged, MemberDied
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.bundles import Bundles

@@ -13,7 +13,6 @@ from hyperscale.errors import HyperscaleError
 from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.ledger.core import FOLLOWED, MANAGEMENT, TICK_S
 from hyperscale.ledger.core_events import (
-    AnnounceRole,
     AnswerRequests,
     BatchEnded,
     DropMessages,
@@ -250,9 +249,9 @@ class LedgerProgram:
                 self._send(peer, ("raft", self.core_number, packed))
             case SendSnapshotOffer():
                 self._offer(effect)
-            case AnnounceRole(role=role):
-                self.roles.append(role)
-                self.host.note("ROLE", role)
+            case GroupRole():
+                self.roles.append(effect)
+                self.host.note("ROLE", effect)
             case AnswerRequests(answers=answers):
                 self.router.answer(answers)
             case ReportMismatch(group=group):

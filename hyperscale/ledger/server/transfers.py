@@ -1,23 +1,37 @@
-"""History rows between nodes.
+"""Snapshots and history rows between nodes.
 
-Entries that a snapshot skipped leave no history rows on the node it was installed on: that node
-fetches them from the other voters. The voters of an heir fetch the rows of a group before it is
-destroyed.
+The leader offers a snapshot, and the follower that lags behind fetches it. Entries that a snapshot
+skipped leave no history rows on the follower: it fetches them from the other voters. The voters of
+an heir fetch the rows of a group before it is destroyed.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import suppress
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from hyperscale.errors import HyperscaleError, RunError
-from hyperscale.ledger.messages import FetchHistory, HistoryPage, TakeHistoryReply
+from hyperscale.ledger.core_events import SendSnapshotOffer, SnapshotDelivered, SnapshotReceived
+from hyperscale.ledger.messages import (
+    FetchHistory,
+    FetchSnapshot,
+    HistoryPage,
+    OfferSnapshot,
+    TakeHistoryReply,
+)
 from hyperscale.ledger.server.ledger import Ledger
-from hyperscale.ledger.server.snapshot_transfer import chunks_of, fetch_bytes
+from hyperscale.ledger.server.ledger_driver import LedgerDriver
+from hyperscale.wire.errors import CallError, QueueFullError
+from hyperscale.wire.link import PeerLink
 from hyperscale.wire.messages import Chunk
 
+Chunks = AsyncGenerator[Chunk, None]
+_CHUNK_BYTES = 512 * 1024
+_FETCH_S = 60.0
 _PAGE_ROWS = 100  # some rows are large
 _GAP = "gap:"  # keys in the store's meta: groups of which this node may lack history rows
 _RETRY_S = 1.0
@@ -26,6 +40,81 @@ BEFORE_FIRST: Final = (-(2**63), 0, 0)
 
 _log = logging.getLogger("hyperscale.ledger")
 _page_decoder = msgspec.msgpack.Decoder(HistoryPage)
+
+
+async def _fetch_bytes(link: PeerLink, request: Struct) -> bytes:
+    """Return the data that a peer streams as the answer to a request."""
+    data = bytearray()
+    deadline_s = asyncio.get_running_loop().time() + _FETCH_S
+    async with await link.stream(request, Chunk, deadline_s=deadline_s) as chunks:
+        async for chunk in chunks:
+            data += chunk.data
+    return bytes(data)
+
+
+def _chunks_of(data: bytes) -> Iterator[Chunk]:
+    for start in range(0, max(len(data), 1), _CHUNK_BYTES):
+        yield Chunk(data[start : start + _CHUNK_BYTES])
+
+
+class SnapshotTransfer:
+    """Offers, serves and fetches snapshots of one node's groups."""
+
+    def __init__(self, driver: LedgerDriver) -> None:
+        self._driver = driver
+        self._fetching: set[int] = set()
+        driver.hooks.snapshot_offered.append(self._offer)
+
+    def _offer(self, offer: SendSnapshotOffer) -> None:
+        driver = self._driver
+        name = driver.name_of(offer.peer)
+        link = driver.peers.link(name) if name else None
+        lost = SnapshotDelivered(offer.group, offer.peer, arrived=False)
+        if link is None or link.connection is None:
+            driver.feed(lost)
+            return
+        own = driver.core.number
+        with suppress(QueueFullError):  # the same as a message that got lost
+            link.connection.send(
+                OfferSnapshot(driver.id, own, offer.group, offer.index, offer.message)
+            )
+        # If the peer never fetches the snapshot, it counts as lost and is offered again.
+        asyncio.get_running_loop().call_later(_FETCH_S, driver.feed, lost)
+
+    async def fetch(self, peer: str, offer: OfferSnapshot) -> None:
+        """Fetch a snapshot that a peer offered, and give it to the core."""
+        driver = self._driver
+        link = driver.peers.link(peer)
+        if offer.ledger != driver.id or link is None or offer.group in self._fetching:
+            return
+        driver.names[offer.sender] = peer
+        self._fetching.add(offer.group)
+        try:
+            request = FetchSnapshot(offer.group, offer.index, driver.core.number)
+            data = await _fetch_bytes(link, request)
+            driver.feed(SnapshotReceived(offer.group, offer.raft_message, data))
+        except CallError as error:
+            _log.warning("snapshot.not_fetched: %s", error, extra={"group": offer.group})
+        finally:
+            self._fetching.discard(offer.group)
+
+    async def serve(self, request: FetchSnapshot) -> Chunks:
+        """Stream a snapshot to the peer that was offered it."""
+        driver = self._driver
+        group, peer = request.group, request.receiver
+        data = None
+        if group in driver.core.replicas:
+            data = driver.core.raft.snapshot_data(group, request.index)
+        if data is None:
+            driver.feed(SnapshotDelivered(group, peer, arrived=False))
+            raise RunError(f"group {group} has no snapshot of entry {request.index} any more")
+        arrived = False
+        try:
+            for chunk in _chunks_of(data):
+                yield chunk
+            arrived = True
+        finally:
+            driver.feed(SnapshotDelivered(group, peer, arrived))
 
 
 class HistoryTransfer:
@@ -67,7 +156,6 @@ class HistoryTransfer:
             self._driver.tasks.spawn(self._fill_gap(group), f"ledger-history-{group}")
 
     async def _fill_gap(self, group: int) -> None:
-        store = self._ledger.store
         try:
             while group in self._gaps and group in self._ledger.core.replicas:
                 self._skipped.discard(group)
@@ -75,7 +163,7 @@ class HistoryTransfer:
                     await asyncio.sleep(_RETRY_S)
                 elif group not in self._skipped:
                     self._gaps.discard(group)
-                    store.put_meta(f"{_GAP}{group}", b"")
+                    self._ledger.store.put_meta(f"{_GAP}{group}", b"")
         finally:
             self._filling.discard(group)
 
@@ -108,7 +196,7 @@ class HistoryTransfer:
         for group in groups:
             after = BEFORE_FIRST
             while True:
-                data = await fetch_bytes(link, FetchHistory(group, after))
+                data = await _fetch_bytes(link, FetchHistory(group, after))
                 try:
                     page = _page_decoder.decode(data)
                 except msgspec.MsgspecError as error:
@@ -124,13 +212,11 @@ class HistoryTransfer:
                 last = page.rows[-1]
                 after = (last[3], last[1], last[2])
         await self._driver.until_durable(ticket)
-        _log.info(
-            "history.fetched",
-            extra={"peer": name, "groups": groups, "rows": count, "is_complete": is_complete},
-        )
+        extra = {"peer": name, "groups": groups, "rows": count, "is_complete": is_complete}
+        _log.info("history.fetched", extra=extra)
         return is_complete
 
-    async def serve(self, request: FetchHistory) -> AsyncGenerator[Chunk, None]:
+    async def serve(self, request: FetchHistory) -> Chunks:
         """Stream one page of the rows this node has."""
         ledger = self._ledger
         heir = ledger.topology.heir_of(request.group)
@@ -144,7 +230,7 @@ class HistoryTransfer:
             ledger.store.history, group=request.group, after=request.after, limit=_PAGE_ROWS
         )
         data = msgspec.msgpack.encode(HistoryPage(rows, is_complete, len(rows) == _PAGE_ROWS))
-        for chunk in chunks_of(data):
+        for chunk in _chunks_of(data):
             yield chunk
 
     async def take(self, name: str, group: int) -> TakeHistoryReply:
