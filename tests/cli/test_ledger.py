@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hyperscale.jobs.committed.events import CancelRequested
-from tests.jobs.builders import submission
 from tests.lab.command import CommandOutcome
 from tests.lab.command import run as command
+from tests.lab.job_builders import submission
 from tests.lab.ledger_clients import Forwarder
 from tests.lab.ledger_clients import run as work
 from tests.lab.manager_tier import ManagerTier

@@ -16,8 +16,8 @@ from hyperscale.jobs.messages import (
     ReportProgress,
 )
 from hyperscale.plan import ThresholdPlan
-from tests.jobs.builders import report, workflow
-from tests.jobs.rig import Rig
+from tests.lab.job_builders import report, workflow
+from tests.lab.leader_rig import Rig
 
 
 def test_a_preparation_that_fails_for_bad_input_fails_the_workflow_with_its_hint() -> None:

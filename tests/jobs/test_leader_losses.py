@@ -16,8 +16,8 @@ from hyperscale.jobs.messages import (
 )
 from hyperscale.plan.status import PartStatus
 from hyperscale.sansio.core import Tick
-from tests.jobs.builders import report, workflow
-from tests.jobs.rig import Rig
+from tests.lab.job_builders import report, workflow
+from tests.lab.leader_rig import Rig
 from tests.lab.reports import SeriesPoint
 
 

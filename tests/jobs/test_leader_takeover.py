@@ -12,8 +12,8 @@ from hyperscale.jobs.messages import (
     PreparePart,
 )
 from hyperscale.jobs.worker_events import WorkerDown
-from tests.jobs.builders import plan, submission, workflow
-from tests.jobs.rig import Rig
+from tests.lab.job_builders import plan, submission, workflow
+from tests.lab.leader_rig import Rig
 
 
 @pytest.mark.parametrize("phase", ["running", "ready", "preparing"])

@@ -3,8 +3,8 @@
 from hyperscale.jobs.committed.events import JobOptions, JobStatus
 from hyperscale.jobs.committed.state import view_of
 from hyperscale.plan.status import PartStatus
-from tests.jobs.builders import workflow
-from tests.jobs.rig import Rig
+from tests.lab.job_builders import workflow
+from tests.lab.leader_rig import Rig
 
 
 def test_a_part_that_is_not_prepared_in_time_is_not_retried() -> None:

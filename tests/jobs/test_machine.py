@@ -27,7 +27,7 @@ from hyperscale.jobs.committed.state import Job, WorkflowStatus, decode_job
 from hyperscale.plan import StateKind, StatePlan
 from hyperscale.plan.context import MissingContextError, Provided, decode_received, encode_provided
 from hyperscale.plan.status import PartStatus
-from tests.jobs.builders import plan, report, submission, workflow
+from tests.lab.job_builders import plan, report, submission, workflow
 
 
 class Book:

@@ -30,7 +30,7 @@ from hyperscale.jobs.committed.state import (
     WorkflowStatus,
 )
 from hyperscale.plan.status import PartStatus
-from tests.jobs.builders import plan, submission, workflow
+from tests.lab.job_builders import plan, submission, workflow
 
 KEYS = ("one", "two")
 PLANS = (

@@ -40,7 +40,7 @@ from hyperscale.wire.messages import Introduction
 from hyperscale.wire.roles import Role
 from hyperscale.wire.security import VERSION, Security, incarnation_now
 from hyperscale.wire.server import PeerServer
-from tests.jobs.builders import submission
+from tests.lab.job_builders import submission
 
 CALL_S = 4.0
 _AGAIN_S = 0.02

@@ -31,7 +31,7 @@ from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.records import MachineCommand, Record
 from hyperscale.ledger.replica import AppliedEntry
 from hyperscale.sansio.core import Tick
-from tests.jobs.builders import plan, submission, workflow
+from tests.lab.job_builders import plan, submission, workflow
 from tests.simulation.ledger.schedules import founded
 from tests.simulation.ledger.store import CrashableStore
 

@@ -18,7 +18,7 @@ from hyperscale.ledger.records import (
     encode_record,
 )
 from hyperscale.ledger.replica import DIGEST_EVERY, KEY_SLOTS, AppliedEntry, Replica
-from tests.jobs.builders import plan, submission, workflow
+from tests.lab.job_builders import plan, submission, workflow
 from tests.lab.memory_tier import reply_of
 
 NOW = 1_700_000_000_000 << 16

@@ -36,7 +36,7 @@ from hyperscale.plan.status import PartStatus
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError
 from hyperscale.wire.roles import Role
-from tests.jobs.builders import submission
+from tests.lab.job_builders import submission
 from tests.lab.loops import on_loop
 from tests.lab.waiting import until_async
 

@@ -14,7 +14,7 @@ from hyperscale.jobs.agent.attempts import (
 from hyperscale.jobs.agent.statistics import AttemptStatistics
 from hyperscale.jobs.messages import PartPhase
 from hyperscale.plan.status import PartStatus
-from tests.jobs.agent.world import AgentWorld, attempt_id, prepare, stop
+from tests.lab.agent_world import AgentWorld, attempt_id, prepare, stop
 
 MOVES = list(product(AttemptState, AttemptState))
 LEGAL = [(state, other) for state, other in MOVES if other in ATTEMPT_MOVES[state]]

@@ -14,7 +14,7 @@ from hyperscale.jobs.messages import (
     ReportProgress,
 )
 from hyperscale.plan.status import PartStatus
-from tests.jobs.agent.world import (
+from tests.lab.agent_world import (
     AgentWorld,
     ack,
     attempt_id,

@@ -9,7 +9,7 @@ from hyperscale.jobs.agent.events import DrainRequested, PlaceEnded
 from hyperscale.jobs.agent.fences import REMEMBERED_S, Fences
 from hyperscale.jobs.messages import AttemptId, PartPhase
 from hyperscale.plan.status import PartStatus
-from tests.jobs.agent.world import (
+from tests.lab.agent_world import (
     AgentWorld,
     ack,
     attempt_id,

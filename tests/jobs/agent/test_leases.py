@@ -6,7 +6,7 @@ from hyperscale.jobs.agent.events import CommandReceived, LeaseAttempt, PlaceEnd
 from hyperscale.jobs.agent.results import LEASE_OVER
 from hyperscale.jobs.messages import AnnounceReady, Isolation, PartPhase, Refusal
 from hyperscale.plan.status import PartStatus
-from tests.jobs.agent.world import AgentWorld, attempt_id, prepare, renew, start
+from tests.lab.agent_world import AgentWorld, attempt_id, prepare, renew, start
 
 
 def test_an_attempt_stops_when_its_lease_is_not_renewed() -> None:

@@ -22,7 +22,7 @@ from hyperscale.jobs.messages import (
     ReportProgress,
     ReportProgressReply,
 )
-from tests.jobs.agent.world import AgentWorld, attempt_id, list_attempts
+from tests.lab.agent_world import AgentWorld, attempt_id, list_attempts
 from tests.lab.reports import read
 
 

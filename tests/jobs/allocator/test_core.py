@@ -17,7 +17,7 @@ from hyperscale.jobs.messages import (
 )
 from hyperscale.jobs.worker_events import WorkerDown
 from hyperscale.plan import Priority
-from tests.jobs.allocator.world import AllocatorWorld
+from tests.lab.allocator_world import AllocatorWorld
 
 
 def test_a_single_workflow_gets_all_cores() -> None:

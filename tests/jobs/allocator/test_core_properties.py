@@ -8,7 +8,7 @@ from hyperscale.jobs.allocator.events import BecameAllocator
 from hyperscale.jobs.allocator.queue import AGE_S, RESERVE_S, SETTLE_S
 from hyperscale.jobs.messages import RequestState
 from hyperscale.plan import Priority
-from tests.jobs.allocator.world import AllocatorWorld
+from tests.lab.allocator_world import AllocatorWorld
 
 GIVE_UP_S = RESERVE_S - 5.0  # job leaders release a grant that they could not use by then
 

@@ -3,7 +3,7 @@
 from hyperscale.jobs.allocator.queue import AGE_S, FORGET_S
 from hyperscale.jobs.messages import AttemptId, HeldCores, RequestState
 from hyperscale.plan import Priority
-from tests.jobs.allocator.world import AllocatorWorld
+from tests.lab.allocator_world import AllocatorWorld
 
 
 def test_a_request_that_does_not_fit_waits_and_gets_its_position() -> None:

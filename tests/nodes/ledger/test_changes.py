@@ -11,7 +11,7 @@ import pytest
 from hyperscale.client.messages import ListJobs, ListJobsReply
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.ledger.server.operator_messages import ChangeMember, ChangeMemberReply, MemberChange
-from tests.jobs.builders import submission
+from tests.lab.job_builders import submission
 from tests.lab.ledger_clients import Forwarder, Load, asked, losses, run
 from tests.lab.manager_tier import ManagerTier
 from tests.lab.nodes import NodeCluster, NodeProcess

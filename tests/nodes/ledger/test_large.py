@@ -6,7 +6,7 @@ from hyperscale.jobs.committed.events import CancelRequested, encode
 from hyperscale.ledger.messages import ForwardCommand, ForwardCommandReply
 from hyperscale.ledger.server.operator_messages import Compact, CompactReply
 from hyperscale.plan import Plan
-from tests.jobs.builders import submission, workflow
+from tests.lab.job_builders import submission, workflow
 from tests.lab.ledger_clients import Forwarder, asked
 from tests.lab.manager_tier import ManagerTier
 from tests.lab.nodes import NodeCluster

@@ -21,7 +21,7 @@ from hyperscale.jobs.committed.events import (
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.ledger.server.operator_messages import ListEvents, ListEventsReply
 from hyperscale.wire.errors import CallError
-from tests.jobs.builders import plan, submission, workflow
+from tests.lab.job_builders import plan, submission, workflow
 from tests.lab.ledger_clients import Forwarder, UnknownError
 from tests.lab.manager_tier import ManagerTier
 from tests.lab.nodes import NodeCluster

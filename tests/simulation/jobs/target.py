@@ -109,7 +109,7 @@ class Executor:
             command.attempt_id.workflow,
             command.first_slot + index,
         )
-        self.lease_s = float("inf")
+        self.lease_s: float | None = None  # None: it has no lease
         self.began_s: float | None = None
         self.frozen_s: float | None = None
         self.ran_s = 0.0
@@ -129,13 +129,18 @@ class Executor:
         if self.frozen_s is not None:
             self.world.after(0.05, self._begin)
             return
-        if self.world.now_s >= self.lease_s and self.target.obeys_leases:
+        if self._is_expired():
             self.finish(PartStatus.STOPPED, "lease expired")
             return
         self.target.begin(self)
         self.began_s = self.world.now_s
         self._end_in(self.command.plan.duration_s - self._offset_s)
         self.world.after(_REPORT_S, self._report)
+
+    def _is_expired(self, *, early_s: float = 0.0) -> bool:
+        if self.lease_s is None or not self.target.obeys_leases:
+            return False
+        return self.world.now_s >= self.lease_s - early_s
 
     def _end_in(self, seconds: float) -> None:
         def over() -> None:
@@ -154,7 +159,7 @@ class Executor:
         self.world.at(until_s, self._look_at_lease)
 
     def _look_at_lease(self) -> None:
-        expired = self.world.now_s >= self.lease_s - 1e-9 and self.target.obeys_leases
+        expired = self._is_expired(early_s=1e-9)
         if expired and not self.is_over and self.began_s is not None and self.frozen_s is None:
             self.finish(PartStatus.STOPPED, "lease expired")
 

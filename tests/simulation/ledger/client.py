@@ -27,7 +27,7 @@ from hyperscale.jobs.committed.events import (
 )
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.plan.status import PartStatus
-from tests.jobs.builders import plan, submission, workflow
+from tests.lab.job_builders import plan, submission, workflow
 from tests.ledger.linearizability import History, Operation
 from tests.simulation import network
 from tests.simulation.kernel import Host

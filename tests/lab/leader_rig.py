@@ -46,7 +46,7 @@ from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
 from hyperscale.plan import WorkflowPlan
 from hyperscale.plan.status import PartStatus
 from hyperscale.sansio.core import Tick
-from tests.jobs.builders import plan, report, submission
+from tests.lab.job_builders import plan, report, submission
 
 
 @dataclass
