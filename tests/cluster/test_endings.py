@@ -186,8 +186,8 @@ async def test_a_queued_job_is_cancelled_while_its_leader_is_gone(cluster: Clust
         await status_is(client, queued, "queued")
         cluster.kill(leader_of(cluster, queued))
         for _ in range(2):
-            told = await client.cancel_job(queued, "not wanted")
-            assert told.accepted or told.status == "cancelled"
+            reply = await client.cancel_job(queued, "not wanted")
+            assert reply.accepted or reply.status == "cancelled"
         never = await client.wait_for_completion(queued)
         await client.cancel_job(busy)
         await client.wait_for_completion(busy)

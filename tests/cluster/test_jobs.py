@@ -181,15 +181,15 @@ async def test_a_job_is_cancelled_through_any_manager(cluster: Cluster) -> None:
         await status_is(client, waiting, "queued")
     for name in ("manager-1", "manager-2", "manager-3"):
         async with cluster.client(name) as client:
-            told = await client.cancel_job(waiting, "not needed")
-            assert told.accepted or told.status == "cancelled"
-            told = await client.cancel_job(job, "wrong place")
-            assert told.accepted or told.status == "cancelled"
+            reply = await client.cancel_job(waiting, "not needed")
+            assert reply.accepted or reply.status == "cancelled"
+            reply = await client.cancel_job(job, "wrong place")
+            assert reply.accepted or reply.status == "cancelled"
     async with cluster.client() as client:
         final = await client.wait_for_completion(job)
         never = await client.wait_for_completion(waiting)
-        told = await client.cancel_job(job)  # a second cancel is harmless, also after the end
-        assert told.accepted or told.status == "cancelled"
+        reply = await client.cancel_job(job)  # a second cancel is harmless, also after the end
+        assert reply.accepted or reply.status == "cancelled"
     assert (final.status, never.status) == ("cancelled", "cancelled")
     assert "wrong place" in final.reason
     assert never.total_completed == 0

@@ -31,7 +31,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield one
 
 
-def said(cluster: Cluster) -> str:
+def output_of(cluster: Cluster) -> str:
     return (cluster.directory.parent / "lab.out").read_text()
 
 
@@ -43,11 +43,11 @@ def test_cluster_up_prints_the_addresses_of_all_nodes(small: Cluster) -> None:
     for node in [*found["managers"], *found["workers"]]:
         assert is_alive(node["pid"])
         assert node["tcp"] == node["udp"]
-        assert node["id"] in said(small)
+        assert node["id"] in output_of(small)
         assert urlopen(f"http://{node['http']}/readyz").status == 200
     assert os.stat(found["secret_file"]).st_mode & 0o777 == 0o600
-    told = small.run("workers", "--dir", str(small.directory), "--json")
-    rows = json.loads(told.stdout)["workers"]
+    listed = small.run("workers", "--dir", str(small.directory), "--json")
+    rows = json.loads(listed.stdout)["workers"]
     assert sorted((row["worker"], row["cores"]) for row in rows) == [
         ("worker-1", 2),
         ("worker-2", 2),
@@ -59,14 +59,16 @@ def test_a_node_that_dies_is_reported_and_restarted_only_on_request(small: Clust
     with pytest.raises(RunError, match="worker-1 is already running"):
         restart_node(small.directory, "worker-1")
     small.kill("worker-1")
-    until(lambda: "worker-1 was killed by SIGKILL" in said(small), what="the death is reported")
+    until(
+        lambda: "worker-1 was killed by SIGKILL" in output_of(small), what="the death is reported"
+    )
     where = ("--dir", str(small.directory))
     until(
         lambda: "dead" in small.run("workers", *where).stdout,
         what="managers know that the worker is dead",
     )
-    in_vain = small.run("drain", "worker-1", *where)
-    assert (in_vain.returncode, "worker-1 is dead" in in_vain.stderr) == (3, True), in_vain.stderr
+    refused = small.run("drain", "worker-1", *where)
+    assert (refused.returncode, "worker-1 is dead" in refused.stderr) == (3, True), refused.stderr
     before = small.node("worker-1").pid
     done = small.run("cluster", "start", "worker-1", *where)
     assert done.returncode == 0, done.stderr
@@ -149,12 +151,12 @@ def test_cluster_up_explains_on_a_terminal_what_it_waits_for(tmp_path: Path) -> 
         assert restart_node(tmp_path / "lab", "manager-1") != manager.pid
         process.send_signal(signal.SIGINT)
         process.wait(WAIT_S)
-    told = os.read(master, 65536).decode()
+    shown = os.read(master, 65536).decode()
     os.close(slave)
     os.close(master)
     assert process.returncode == 0
-    assert "starting nodes" in told
-    assert "ending all nodes" in told
+    assert "starting nodes" in shown
+    assert "ending all nodes" in shown
 
 
 @pytest.mark.parametrize(

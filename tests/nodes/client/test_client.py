@@ -62,8 +62,8 @@ def test_a_question_is_repeated_after_a_transient_error(error: Exception) -> Non
         async with StandInManagers() as lab, client() as server:
             await lab.manager(failing(error, error))
             managers = asking(server, lab)
-            told = await managers.ask(GetJob(job="x"), GetJobReply, within_s=10.0)
-            assert told.job is not None
+            reply = await managers.ask(GetJob(job="x"), GetJobReply, within_s=10.0)
+            assert reply.job is not None
             assert managers.datacenters == ["dc1"]
 
     asyncio.run(main())
@@ -103,7 +103,7 @@ def test_a_long_question_reports_what_it_waits_for_and_why_it_failed(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hyperscale.client.manager_connections.REPORT_AFTER_S", 0.05)
-    told: list[str] = []
+    troubles: list[str] = []
 
     async def silent(call: InboundCall, asked: GetJob) -> GetJobReply:
         await asyncio.sleep(60)
@@ -119,11 +119,11 @@ def test_a_long_question_reports_what_it_waits_for_and_why_it_failed(
             lab.addresses.append(("127.0.0.1", 1))
             await lab.manager(failing(*unavailable) if how == "says so" else silent)
             managers = asking(server, lab)
-            managers.on_trouble = told.append
+            managers.on_trouble = troubles.append
             with pytest.raises(RunError, match="no answer within") as caught:
                 await managers.ask(GetJob(job="x"), GetJobReply, within_s=0.5)
-            assert told[-1].startswith("no answer yet; ")
-            assert told[-1].endswith(reason)
+            assert troubles[-1].startswith("no answer yet; ")
+            assert troubles[-1].endswith(reason)
             states = f"127.0.0.1:1: connection refused; 127.0.0.1:{lab.addresses[1][1]}: {reason}"
             assert caught.value.message == f"no answer within 0.5 s; {states}"
             assert "more than half of the managers" in caught.value.hint
@@ -135,19 +135,19 @@ def test_a_question_to_unreachable_managers_reports_that_it_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("hyperscale.client.manager_connections.REPORT_AFTER_S", 0.05)
-    told: list[str] = []
+    troubles: list[str] = []
 
     async def main() -> None:
         async with StandInManagers() as lab, client() as server:
             lab.addresses.append(("127.0.0.1", 1))
             managers = asking(server, lab)
-            managers.on_trouble = told.append
+            managers.on_trouble = troubles.append
             with pytest.raises(NoManagerError):
                 await managers.ask(GetJob(job="x"), GetJobReply, within_s=10.0, patience_s=0.5)
 
     asyncio.run(main())
-    assert told
-    assert set(told) == {"no manager can be reached yet"}
+    assert troubles
+    assert set(troubles) == {"no manager can be reached yet"}
 
 
 @pytest.mark.parametrize("is_lasting", [False, True])
@@ -165,7 +165,7 @@ def test_a_change_of_leader_is_reported_only_if_it_takes_long(
         )
     ]
     ended = JobView(job="x", status=JobStatus.COMPLETED, file="shop.py", ended_ms=1)
-    told: list[str] = []
+    troubles: list[str] = []
 
     async def watch(_call: InboundCall, _asked: WatchJob) -> AsyncGenerator[WatchJobUpdate, None]:
         if left:
@@ -176,12 +176,12 @@ def test_a_change_of_leader_is_reported_only_if_it_takes_long(
         async with StandInManagers() as lab, client() as server:
             await lab.manager(good, watch)
             managers = asking(server, lab)
-            managers.on_trouble = told.append
+            managers.on_trouble = troubles.append
             news = [each async for each in follow_job(managers, "x", is_known=True)]
             assert [each.job.status for each in news] == [JobStatus.COMPLETED]
 
     asyncio.run(main())
-    assert told == (["it leads no more"] if is_lasting else [])
+    assert troubles == (["it leads no more"] if is_lasting else [])
 
 
 @on_loop
@@ -196,16 +196,16 @@ async def test_a_wrong_secret_is_an_input_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("sent", "why"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no node of a cluster answers there: "),
         (b"", "no node of a cluster answers there, or it requires a certificate: "),
     ],
 )
 @on_loop
-async def test_a_server_that_is_no_node_is_named_as_such(said: bytes, why: str) -> None:
+async def test_a_server_that_is_no_node_is_named_as_such(sent: bytes, why: str) -> None:
     async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(said)
+        writer.write(sent)
         writer.close()
 
     web = await asyncio.start_server(answer, "127.0.0.1", 0)
@@ -216,11 +216,11 @@ async def test_a_server_that_is_no_node_is_named_as_such(said: bytes, why: str) 
                 GetJob(job="x"), GetJobReply, within_s=9.0, patience_s=0.0
             )
         host, port = web.sockets[0].getsockname()
-        with pytest.raises(RunError, match=f"{host}:{port} cannot be reached: {why}") as told:
+        with pytest.raises(RunError, match=f"{host}:{port} cannot be reached: {why}") as caught:
             await ask_node(
                 node_config("manager", {}), host, port, GetJob(job="x"), GetJobReply, timeout_s=9.0
             )
-        assert "HTTP port" in told.value.hint
+        assert "HTTP port" in caught.value.hint
 
 
 def line(number: int, *, attempt: int = 1) -> OutputLine:
@@ -252,12 +252,12 @@ def test_each_output_line_is_passed_on_once_across_streams(attempts: list[int], 
         ends = data.draw(st.integers(position + 1, len(lines)))
         first = data.draw(st.integers(kept_from, ends))
         between = data.draw(st.integers(kept_from, first))
-        heard = memory.new_lines(lines[kept_from:between])
-        heard += memory.new_lines(lines[between:first])
-        heard += [each for one in lines[first:ends] for each in memory.new_lines([one])]
-        assert heard == [lines[at] for at in range(kept_from, ends) if at not in given_before]
+        passed_on = memory.new_lines(lines[kept_from:between])
+        passed_on += memory.new_lines(lines[between:first])
+        passed_on += [each for one in lines[first:ends] for each in memory.new_lines([one])]
+        assert passed_on == [lines[at] for at in range(kept_from, ends) if at not in given_before]
         given_before.update(range(kept_from, ends))
-        got += heard
+        got += passed_on
         position = ends
     assert len(got) == len(given_before)
 

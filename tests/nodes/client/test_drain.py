@@ -17,9 +17,9 @@ async def the_worker(client: HyperscaleClient, *, is_draining: bool) -> WorkerRo
     """Wait until the allocator knows the only worker in this state; return its row."""
     async with asyncio.timeout(30):
         while True:
-            told = await client.get_workers()
-            if not told.unknown and [w.is_draining for w in told.workers] == [is_draining]:
-                return told.workers[0]
+            reply = await client.get_workers()
+            if not reply.unknown and [w.is_draining for w in reply.workers] == [is_draining]:
+                return reply.workers[0]
             await asyncio.sleep(0.05)
 
 
