@@ -2,11 +2,11 @@
 
     length u32 | version u8 | priority u8 | kind u16 | request id u32 | deadline ms u32 | body
 
-All big-endian; the length counts everything after itself. The header stays readable when the
-body is sealed (it is authenticated with it), so a frame over the limit of its kind is refused
-when its header has arrived, before anything is kept for its body. Request id 0 asks for no
-answer; the side that dialled numbers its requests odd, the other even, so an id says whose it
-is. Deadline 0 is none. This module knows no socket, no key and no message.
+All numbers are big-endian; the length counts everything after itself. The header is not encrypted
+when the body is sealed, only authenticated, so a frame over the limit of its kind is refused when
+its header has arrived, before memory is used for its body. Request id 0 means a one-way message;
+the ids of the dialer are odd, those of the acceptor even. Deadline 0 means none. This module knows
+no socket, no key and no message.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from hyperscale.wire.errors import PeerProtocolError, RefusalReason
 
 FRAME_VERSION = 1
 FRAME_BYTES_MAX = 16 * 1024 * 1024
-"""Largest frame, length field included, whatever its kind."""
+"""The largest frame of any kind, length field included."""
 
 _LAYOUT = Layout(">IBBHII")
 HEAD_BYTES = _LAYOUT.size
@@ -32,7 +32,7 @@ _unpack_from = _LAYOUT.unpack_from
 
 
 class Frame(Struct, gc=False):
-    """One frame as it came; `head` is what authenticates a sealed body."""
+    """One received frame; `head` is authenticated with a sealed body."""
 
     kind: int
     request_id: int
@@ -45,7 +45,7 @@ class Frame(Struct, gc=False):
 def encode_head(
     kind: int, request_id: int, deadline_ms: int, priority: int, body_bytes: int
 ) -> bytes:
-    """The 16 bytes in front of a body of that many bytes (its seal included)."""
+    """Return the header of a frame with a body of `body_bytes`, the tag of its seal included."""
     return _pack(
         body_bytes + HEAD_BYTES - LENGTH_BYTES,
         FRAME_VERSION,
@@ -57,10 +57,10 @@ def encode_head(
 
 
 class WireFrameDecoder:
-    """Bytes in, frames out. A peer's breach is raised where it stands: after the frames before it.
+    """Splits a byte stream into frames. A breach is raised after the frames before it.
 
-    `limits` bounds the body by kind; other kinds by `limit_other`; `overhead` is what a seal
-    adds. All three may be replaced between calls (a handshake has its own, smaller ones).
+    `limits` bounds the body by kind, `limit_other` that of other kinds; `overhead` is the size of
+    a seal. All three may be replaced between calls: a handshake has its own, smaller limits.
     """
 
     def __init__(self, limits: Mapping[int, int], *, limit_other: int, overhead: int = 0) -> None:
@@ -68,11 +68,11 @@ class WireFrameDecoder:
         self.limit_other = limit_other
         self.overhead = overhead
         self._held = bytearray()
-        self._need = HEAD_BYTES  # how much must be held before there is anything to decide
+        self._need = HEAD_BYTES  # bytes to hold before the next decision
 
     @property
     def is_mid_frame(self) -> bool:
-        """Whether a frame has begun and not ended."""
+        """True if a part of a frame has arrived."""
         return bool(self._held)
 
     @property
@@ -80,7 +80,7 @@ class WireFrameDecoder:
         return len(self._held)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Every frame that is complete with `data`. Exhaust it before feeding again."""
+        """Yield every frame that is complete with `data`. Exhaust it before feeding again."""
         held = self._held
         if held:
             held += data
@@ -117,7 +117,7 @@ class WireFrameDecoder:
             self._check_length(held)
 
     def _check_length(self, held: bytearray) -> None:
-        """Four bytes are enough to see that this is no frame of ours."""
+        """Raise if the length, which comes first, is already impossible."""
         if len(held) >= LENGTH_BYTES:
             length = int.from_bytes(held[:LENGTH_BYTES], "big")
             if length + LENGTH_BYTES > FRAME_BYTES_MAX:
@@ -127,14 +127,14 @@ class WireFrameDecoder:
 
 
 def _breach(length: int, version: int, priority: int, kind: int, limit: int) -> PeerProtocolError:
-    """The first thing wrong with a header, in the order a reader would want to know."""
+    """Return the error for an invalid header, the most telling one first."""
     if length + LENGTH_BYTES > FRAME_BYTES_MAX:
         return _oversized(f"a frame of {length} bytes", FRAME_BYTES_MAX)
     if length + LENGTH_BYTES < HEAD_BYTES:
         return _too_short(length)
     if version != FRAME_VERSION:
         return PeerProtocolError(
-            f"frame version {version}, this node speaks {FRAME_VERSION}", RefusalReason.VERSION
+            f"frame version {version}, this node uses {FRAME_VERSION}", RefusalReason.VERSION
         )
     if priority > PRIORITY_MAX:
         return PeerProtocolError(

@@ -82,7 +82,7 @@ def test_lists_are_repeated_flags_or_commas() -> None:
 
 
 @pytest.mark.parametrize(("text", "expected"), [("false", False), ("No", False), ("1", True)])
-def test_truths_are_words(text: str, expected: bool) -> None:
+def test_booleans_are_words(text: str, expected: bool) -> None:
     config = load("manager", environment={"HYPERSCALE_SECURITY_VERIFY_HOSTNAME": text}).require()
     assert config.security.verify_hostname is expected
 
@@ -99,7 +99,7 @@ def test_every_setting_has_names_of_its_own() -> None:
 # Refusals.
 
 
-def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
+def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
     file = file_with(
         tmp_path,
         """
@@ -152,7 +152,7 @@ def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
         ({"security": {"certificate": "x.pem"}}, "key and authority missing"),
     ],
 )
-def test_what_is_out_of_bounds_is_refused(tables: dict[str, object], words: str) -> None:
+def test_values_out_of_bounds_are_refused(tables: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
         node_config("manager", tables)
 
@@ -172,7 +172,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         load("manager", file=tmp_path / "nothing.toml").require()
 
 
-def test_variables_an_orchestrator_makes_for_a_service_of_our_name_are_not_ours() -> None:
+def test_service_variables_of_an_orchestrator_are_ignored() -> None:
     load(
         "manager",
         environment={
@@ -200,7 +200,7 @@ def test_a_secret_is_taken_from_the_environment_and_never_shown() -> None:
 
 
 @pytest.mark.parametrize("key", ["secret", "previous_secret"])
-def test_the_name_of_a_secret_file_comes_by_a_short_variable_too(key: str) -> None:
+def test_a_secret_file_can_be_named_by_a_short_variable(key: str) -> None:
     secret = {"HYPERSCALE_SECRET": "x" * 20} if key != "secret" else {}
     for variable in (f"HYPERSCALE_{key}_file".upper(), f"HYPERSCALE_SECURITY_{key}_file".upper()):
         loaded = load("manager", environment={variable: "cluster.secret", **secret})
@@ -219,7 +219,7 @@ def test_a_flag_wins_over_the_short_variable_and_that_over_the_file(tmp_path: Pa
 
 
 @pytest.mark.parametrize("key", ["secret", "previous_secret"])
-def test_a_secret_among_settings_is_refused_with_the_way_to_give_it(key: str) -> None:
+def test_a_secret_in_a_configuration_file_is_refused_with_a_hint(key: str) -> None:
     loaded = load("manager", tables={"security": {key: "correct horse battery staple"}})
     text = problems(loaded)
     assert f"security.{key}_file" in text
@@ -257,7 +257,7 @@ def test_secrets_that_contradict_each_other_are_refused(
 # The schema beside what it configures.
 
 
-def test_defaults_are_those_of_the_parts() -> None:
+def test_the_defaults_equal_those_of_membership_and_discovery() -> None:
     config = NodeConfig(role="manager")
     membership = MembershipConfig()
     for name in type(config.membership).__struct_fields__:
@@ -271,7 +271,7 @@ def test_defaults_are_those_of_the_parts() -> None:
 
 
 @given(st.text(max_size=70))
-def test_names_are_what_the_wire_takes_for_names(text: str) -> None:
+def test_configured_names_follow_the_rules_of_the_wire(text: str) -> None:
     loaded = load("manager", tables={"node": {"cluster": text}})
     assert (loaded.config is not None) == is_name(text)
 
@@ -295,19 +295,19 @@ def test_a_line_end_is_no_part_of_a_name() -> None:
         ("[fe80::1%eth0]:7", ("fe80::1%eth0", 7)),
     ],
 )
-def test_addresses_are_read(text: str, expected: tuple[str, int]) -> None:
+def test_addresses_are_parsed(text: str, expected: tuple[str, int]) -> None:
     assert parse_address(text, default_port=9000, where="x") == expected
     assert split_address(format_address(*expected)) == expected
 
 
 @pytest.mark.parametrize("text", ["", ":1", "a b:1", "a:0", "a:65536", "a:-1", "a:", "[x]:1", "/"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         parse_address(text, default_port=9000, where="x")
 
 
 @given(st.text(max_size=40))
-def test_no_text_makes_the_reader_fail_otherwise(text: str) -> None:
+def test_any_text_is_parsed_or_refused_as_input(text: str) -> None:
     try:
         host, port = parse_address(text, default_port=9000, where="x")
     except InputError:

@@ -16,6 +16,6 @@ def test_a_short_run_finds_nothing(name: str) -> None:
     assert fuzz(name, seconds=5, seed=1, runs_max=400) == 400
 
 
-def test_what_was_found_once_stays_mended() -> None:
+def test_inputs_that_once_failed_pass() -> None:
     for path in sorted(FOUND.glob("*.bin")):
         TARGETS[path.name.partition("-")[0]](path.read_bytes())

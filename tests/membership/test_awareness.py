@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hyperscale.membership.context import Awareness
 
 
-def test_only_what_concerns_this_node_moves_its_score() -> None:
+def test_only_evidence_about_this_node_changes_its_health_score() -> None:
     health = Awareness()
     health.nacks_missed(0)
     assert health.score == 0
@@ -19,7 +19,7 @@ def test_only_what_concerns_this_node_moves_its_score() -> None:
     assert health.score == 5
 
 
-def test_a_most_of_zero_turns_it_off() -> None:
+def test_a_maximum_score_of_zero_turns_local_health_off() -> None:
     health = Awareness(0)
     health.nacks_missed(3)
     assert (health.score, health.multiplier) == (0, 1.0)

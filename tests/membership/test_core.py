@@ -39,7 +39,7 @@ from tests.membership.bench import Bench, alive, claim
 # Leaving, moving, describing.
 
 
-def test_leaving_is_told_widely_and_never_refuted() -> None:
+def test_a_leave_is_gossiped_widely_and_never_refuted() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.handle(LeaveRequested())
@@ -54,7 +54,7 @@ def test_leaving_is_told_widely_and_never_refuted() -> None:
     assert bench.all(Ack)[-1].updates[0].claim is ClaimedState.LEFT
 
 
-def test_who_leaves_is_gone_without_having_died() -> None:
+def test_a_member_that_leaves_is_not_reported_dead() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.say(claim(ClaimedState.LEFT, "b"), by="b")
@@ -79,7 +79,7 @@ def test_a_known_node_at_a_new_address_is_followed_there() -> None:
     assert bench.core.audit_log.counts["member.moved"] == 1
 
 
-def test_a_move_of_this_node_outranks_what_was_known() -> None:
+def test_a_new_address_of_this_node_outranks_the_old_one() -> None:
     bench = Bench()
     bench.meet("a")
     bench.handle(AddressChanged("elsewhere:7", 8))
@@ -89,7 +89,7 @@ def test_a_move_of_this_node_outranks_what_was_known() -> None:
     assert bench.core.members()[0].stream_address == "elsewhere:8"
 
 
-def test_metadata_rides_on_acks_until_it_is_known() -> None:
+def test_metadata_is_sent_on_acks_until_the_receiver_has_it() -> None:
     bench = Bench()
     bench.meet("a")
     bench.handle(MetadataChanged(b"cores=8"))
@@ -113,7 +113,7 @@ def test_only_newer_metadata_is_taken() -> None:
     assert seen == [b"two", b"three"]
 
 
-def test_metadata_of_a_new_life_starts_over() -> None:
+def test_metadata_starts_over_with_a_new_incarnation() -> None:
     bench = Bench()
     bench.meet("a")
     bench.run(1.1)
@@ -128,7 +128,7 @@ def test_metadata_of_a_new_life_starts_over() -> None:
 # Watching, exchanging.
 
 
-def test_sessions_are_kept_with_whom_the_ring_gives_and_roles_allow() -> None:
+def test_sessions_follow_the_ring_and_the_roles() -> None:
     manager = Bench()
     manager.meet("a", "w1", "w2")
     manager.run(1.5, answering=("a", "w1", "w2"))
@@ -138,7 +138,7 @@ def test_sessions_are_kept_with_whom_the_ring_gives_and_roles_allow() -> None:
     assert set(worker.core.sessions) <= {"a"}
 
 
-def test_a_session_is_given_up_with_its_node() -> None:
+def test_the_session_with_a_dead_member_is_dropped() -> None:
     bench = Bench()
     bench.say(alive("a"), by="a")
     bench.ack("a", bench.pings("a")[-1])
@@ -149,7 +149,7 @@ def test_a_session_is_given_up_with_its_node() -> None:
     assert [u.node for u in bench.all(DropSession)] == ["a"]
 
 
-def test_views_are_exchanged_now_and_then_and_again_after_a_failure() -> None:
+def test_push_pulls_are_periodic_and_repeated_after_a_failure() -> None:
     bench = Bench()
     bench.meet("a")
     bench.run(40.0, answering=("a",))
@@ -161,7 +161,7 @@ def test_views_are_exchanged_now_and_then_and_again_after_a_failure() -> None:
     assert len(bench.all(StartPushPull)) == count + 1
 
 
-def test_a_view_holds_the_dead_and_no_rumours() -> None:
+def test_a_push_pull_contains_dead_members_and_no_unconfirmed_ones() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.handle(DialRefused("b", 100, "b:1"))
@@ -175,7 +175,7 @@ def test_a_view_holds_the_dead_and_no_rumours() -> None:
     }
 
 
-def test_what_a_view_holds_against_someone_names_who_says_so() -> None:
+def test_a_suspicion_in_a_push_pull_names_the_accuser() -> None:
     bench = Bench()
     bench.meet("a", "b", "c")
     bench.until(lambda: bench.core.state_of("b") is MemberState.DEAD, answering=("a", "c"))
@@ -194,7 +194,7 @@ def test_own_datagrams_are_ignored() -> None:
     assert bench.receive("self", Ping(Sender("self:1"), 1, "self"), incarnation=500) == []
 
 
-def test_a_datagram_of_a_past_life_is_answered_with_the_life_that_is_known() -> None:
+def test_a_datagram_of_an_earlier_incarnation_is_answered_with_the_later_one() -> None:
     bench = Bench()
     bench.meet("a")
     late = Ping(Sender("a:2"), 1, "self", updates=(claim(ClaimedState.LEFT, "a"),))

@@ -49,14 +49,14 @@ def probed(effects: list[DiscoveryEffect]) -> list[str]:
     return [effect.address for effect in effects if isinstance(effect, ProbeAddress)]
 
 
-def test_seeds_are_probed_at_once_while_names_are_still_looked_up() -> None:
+def test_seeds_are_probed_while_dns_names_are_resolved() -> None:
     search = Search(seeds=("a:1", "b:1"), dns_names=("managers.example",))
     effects = search.tick()
     assert probed(effects) == ["a:1", "b:1"]
     assert [e.name for e in effects if isinstance(e, ResolveName)] == ["managers.example"]
 
 
-def test_seeds_and_names_take_turns_and_each_address_counts_once() -> None:
+def test_candidates_alternate_between_seeds_and_dns_names_without_duplicates() -> None:
     search = Search(seeds=("a:1", "b:1"), dns_names=("x", "y"))
     search.tick()
     search.on(NameResolved("x", ("c:1", "a:1", "c:1"), 30.0))
@@ -74,11 +74,10 @@ def test_this_node_itself_is_no_candidate_by_address_or_by_name() -> None:
         search.on(ProbeFailed("b:1"))
 
 
-def test_whoever_answers_is_joined() -> None:
+def test_a_node_that_answers_a_probe_is_contacted() -> None:
     search = Search(seeds=("a:1", "b:1"))
     search.tick()
     assert search.met("a:1") == [ContactMember("a:1")]
-    search.on(MemberUp("other", "a:1"))
 
 
 def test_no_more_probes_are_under_way_than_allowed() -> None:
@@ -101,7 +100,7 @@ def test_no_more_probes_are_under_way_than_allowed() -> None:
         (9, 15, 18.75),
     ],
 )
-def test_a_silent_seed_is_tried_again_ever_more_rarely(
+def test_a_silent_seed_is_probed_with_growing_delays(
     tries: int, least_s: float, most_s: float
 ) -> None:
     search = Search(seeds=("a:1",), unmet_warning_s=3600.0)
@@ -111,7 +110,7 @@ def test_a_silent_seed_is_tried_again_ever_more_rarely(
     assert least_s <= search.core.wake_at_s() - search.now_s <= most_s
 
 
-def test_a_probe_that_failed_is_given_more_time() -> None:
+def test_the_probe_timeout_grows_after_a_failure() -> None:
     search = Search(seeds=("a:1",))
     timeouts = []
     for _ in range(4):
@@ -122,7 +121,7 @@ def test_a_probe_that_failed_is_given_more_time() -> None:
     assert timeouts == [0.5, 1.0, 2.0, 2.0]
 
 
-def test_seeds_that_are_no_members_are_tried_on_in_the_background() -> None:
+def test_seeds_that_are_not_members_are_still_probed() -> None:
     search = Search(seeds=("a:1", "b:1"))
     search.tick()
     search.met("a:1")
@@ -134,7 +133,7 @@ def test_seeds_that_are_no_members_are_tried_on_in_the_background() -> None:
     assert search.core.wake_at_s() is None
 
 
-def test_a_member_known_by_another_address_is_not_tried_again() -> None:
+def test_a_member_known_by_another_address_is_not_probed_again() -> None:
     search = Search(seeds=("manager-0.example:9000",))
     search.tick()
     search.met("manager-0.example:9000", node="m0")
@@ -143,7 +142,7 @@ def test_a_member_known_by_another_address_is_not_tried_again() -> None:
     assert probed(search.on(MemberDown("m0"))) == ["manager-0.example:9000"]
 
 
-def test_who_was_met_and_did_not_become_a_member_is_asked_again() -> None:
+def test_a_contacted_node_that_did_not_become_a_member_is_probed_again() -> None:
     search = Search(seeds=("a:1",))
     search.tick()
     assert search.met("a:1") == [ContactMember("a:1")]
@@ -151,7 +150,7 @@ def test_who_was_met_and_did_not_become_a_member_is_asked_again() -> None:
     assert search.met("a:1") == [ContactMember("a:1")]
 
 
-def test_a_node_left_alone_starts_over_at_once() -> None:
+def test_a_node_that_lost_all_members_probes_every_candidate_at_once() -> None:
     search = Search(seeds=("a:1", "b:1"), dns_names=("x",))
     search.tick()
     search.on(NameResolved("x", ("c:1",), 600.0))
@@ -169,7 +168,7 @@ def test_a_node_left_alone_starts_over_at_once() -> None:
     assert [e.name for e in effects if isinstance(e, ResolveName)] == ["x"]
 
 
-def test_a_failed_name_is_left_alone_and_what_it_said_last_is_kept() -> None:
+def test_a_failed_dns_name_keeps_its_last_addresses() -> None:
     search = Search(dns_names=("x",))
     search.tick()
     search.on(NameResolved("x", ("c:1",), 1.0))
@@ -197,7 +196,7 @@ def test_a_failed_name_is_left_alone_and_what_it_said_last_is_kept() -> None:
     assert asked_s[1] == pytest.approx(35.0)
 
 
-def test_an_empty_answer_is_a_failed_one() -> None:
+def test_an_empty_dns_answer_counts_as_a_failure() -> None:
     search = Search(dns_names=("x",))
     search.tick()
     search.on(NameResolved("x", ("c:1",), 1.0))
@@ -246,7 +245,7 @@ def test_a_refusal_by_the_other_side_is_shown_once() -> None:
     assert search.on(ProbeFailed("a:1", "wrong secret")) == []
 
 
-def test_a_seed_nobody_ever_answered_at_is_worth_a_warning_now_and_then() -> None:
+def test_a_seed_that_never_answered_is_warned_about_repeatedly() -> None:
     search = Search(seeds=("a:1",))
     warned: list[tuple[float, str]] = []
     while search.now_s < 100.0 + 1300.0:
@@ -261,7 +260,7 @@ def test_a_seed_nobody_ever_answered_at_is_worth_a_warning_now_and_then() -> Non
     ]
 
 
-def test_a_member_that_is_gone_is_missed_for_a_while_before_there_is_a_warning() -> None:
+def test_a_lost_member_is_warned_about_after_a_while() -> None:
     search = Search(seeds=("a:1",))
     search.tick()
     search.met("a:1", node="a")
@@ -274,7 +273,7 @@ def test_a_member_that_is_gone_is_missed_for_a_while_before_there_is_a_warning()
     assert search.now_s - gone_s == pytest.approx(60.0)
 
 
-def test_this_node_is_no_candidate_when_a_name_stands_for_it_too() -> None:
+def test_this_node_is_no_candidate_when_dns_names_its_address() -> None:
     search = Search(dns_names=("managers.example",))
     search.tick()
     effects = search.on(NameResolved("managers.example", ("10.0.0.1:9000", "10.0.0.2:9000"), 30.0))
@@ -282,7 +281,7 @@ def test_this_node_is_no_candidate_when_a_name_stands_for_it_too() -> None:
     assert search.core.candidates == ["10.0.0.2:9000"]
 
 
-def test_a_name_that_failed_is_left_alone_even_by_a_node_left_alone() -> None:
+def test_a_failed_dns_name_is_not_resolved_again_early_by_a_node_without_members() -> None:
     search = Search(seeds=("a:1",), dns_names=("x", "y"))
     search.tick()
     search.on(NameResolved("x", ("c:1",), 600.0))
@@ -297,7 +296,7 @@ def test_a_name_that_failed_is_left_alone_even_by_a_node_left_alone() -> None:
     assert [e.name for e in effects if isinstance(e, ResolveName)] == ["y"]
 
 
-def test_what_a_name_said_last_is_still_tried_while_it_does_not_resolve() -> None:
+def test_the_last_addresses_of_a_failed_dns_name_are_still_probed() -> None:
     search = Search(dns_names=("x",))
     search.tick()
     search.on(NameResolved("x", ("c:1",), 5.0))
@@ -307,7 +306,7 @@ def test_what_a_name_said_last_is_still_tried_while_it_does_not_resolve() -> Non
     assert search.met("c:1", node="c") == [ContactMember("c:1")]
 
 
-def test_without_seeds_and_names_there_is_nothing_to_do() -> None:
+def test_discovery_without_seeds_and_names_does_nothing() -> None:
     search = Search()
     assert search.core.wake_at_s() is None
     assert search.on(Tick()) == []

@@ -78,19 +78,19 @@ def resolve(
     return asyncio.run(resolver.resolve(name, timeout_s))
 
 
-def test_a_name_stands_for_all_its_addresses_of_both_families(resolver: DnsResolver) -> None:
+def test_a_name_resolves_to_its_ipv4_and_ipv6_addresses(resolver: DnsResolver) -> None:
     assert resolve(resolver, "managers.example") == NameResolved(
         "managers.example", ("10.0.0.1:9000", "10.0.0.2:9000", "[fd00::1]:9000"), 17.0
     )
 
 
-def test_one_family_is_enough(resolver: DnsResolver) -> None:
+def test_addresses_of_one_family_are_enough(resolver: DnsResolver) -> None:
     assert resolve(resolver, "four.example") == NameResolved(
         "four.example", ("10.0.0.4:9000",), 17.0
     )
 
 
-def test_a_service_brings_its_own_ports_best_priority_first(resolver: DnsResolver) -> None:
+def test_srv_records_give_ports_and_are_ordered_by_priority(resolver: DnsResolver) -> None:
     assert resolve(resolver, "_hyperscale._tcp.example") == NameResolved(
         "_hyperscale._tcp.example",
         ("10.0.0.1:9001", "10.0.0.2:9001", "[fd00::1]:9001", "10.0.0.4:9002"),
@@ -98,7 +98,7 @@ def test_a_service_brings_its_own_ports_best_priority_first(resolver: DnsResolve
     )
 
 
-def test_what_does_not_resolve_says_why(resolver: DnsResolver) -> None:
+def test_a_name_that_does_not_resolve_says_why(resolver: DnsResolver) -> None:
     missing = resolve(resolver, "nobody.example")
     assert isinstance(missing, NameUnresolved)
     assert "NXDOMAIN" in missing.why
@@ -107,6 +107,6 @@ def test_what_does_not_resolve_says_why(resolver: DnsResolver) -> None:
     assert isinstance(resolve(resolver, "_nothing._tcp.example"), NameUnresolved)
 
 
-def test_a_silent_server_costs_its_timeout_and_no_more(resolver: DnsResolver) -> None:
+def test_a_silent_name_server_delays_no_longer_than_the_timeout(resolver: DnsResolver) -> None:
     silent = resolve(resolver, "silent.example", timeout_s=0.2)
     assert isinstance(silent, NameUnresolved)

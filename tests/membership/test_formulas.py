@@ -44,11 +44,11 @@ def test_more_witnesses_never_lengthen_a_suspicion(confirmations: int, wanted: i
 
 
 @pytest.mark.parametrize(("score", "factor"), [(0, 1.0), (2, 1.5), (4, 2.0), (8, 3.0)])
-def test_patience_grows_with_a_poor_score(score: int, factor: float) -> None:
+def test_timeouts_grow_with_the_health_score(score: int, factor: float) -> None:
     assert formulas.health_multiplier(score) == factor
 
 
-def test_distance_is_added_to_patience() -> None:
+def test_the_round_trip_is_added_to_the_probe_timeout() -> None:
     assert formulas.probe_timeout_s(0.5, 0.0) == 0.5
     assert formulas.probe_timeout_s(0.5, 0.1) == pytest.approx(0.8)
 
@@ -56,21 +56,21 @@ def test_distance_is_added_to_patience() -> None:
 @pytest.mark.parametrize(
     ("members", "times"), [(1, 10), (3, 10), (9, 10), (50, 18), (128, 22), (1000, 30)]
 )
-def test_news_is_told_a_few_times_more_where_there_are_many(members: int, times: int) -> None:
+def test_updates_are_sent_more_often_in_a_larger_cluster(members: int, times: int) -> None:
     assert formulas.transmissions(members, 3.0) == times
 
 
 @pytest.mark.parametrize(
     ("members", "chance"), [(2, 1.0), (5, 1.0), (10, 1.0), (18, 0.5), (802, 0.01)]
 )
-def test_about_eight_members_look_for_themselves_at_once(members: int, chance: float) -> None:
+def test_about_eight_members_verify_a_suspicion_at_once(members: int, chance: float) -> None:
     assert formulas.verify_chance(members, 3) == chance
 
 
 @pytest.mark.parametrize(
     ("members", "every_s"), [(1, 30), (32, 30), (33, 60), (64, 60), (65, 90), (1000, 180)]
 )
-def test_views_are_exchanged_more_rarely_where_they_are_large(members: int, every_s: int) -> None:
+def test_push_pulls_are_rarer_in_a_larger_cluster(members: int, every_s: int) -> None:
     assert formulas.push_pull_s(30.0, members) == every_s
 
 
@@ -86,13 +86,13 @@ def test_waits_double_up_to_a_cap_with_a_quarter_of_jitter(
     assert formulas.backoff_s(0.5, 15.0, 10_000, 1.0) == 18.75
 
 
-def test_greetings_of_a_newcomer_are_spread_where_many_send_them() -> None:
+def test_first_pings_to_a_new_member_are_spread_over_time() -> None:
     assert formulas.contact_within_s(3) == pytest.approx(0.06)
     assert formulas.contact_within_s(1000) == 20.0
     assert formulas.contact_within_s(100_000) == 30.0
 
 
-def test_those_who_were_away_catch_up_soon_and_not_all_at_once() -> None:
+def test_members_that_were_unreachable_push_pull_soon_but_spread() -> None:
     assert formulas.catch_up_within_s(10) == pytest.approx(0.55)
     assert formulas.catch_up_within_s(100) == 1.0
     assert formulas.catch_up_within_s(10_000) == 5.0

@@ -17,14 +17,14 @@ def told(queue: GossipQueue, **kwargs: int) -> list[tuple[str, str]]:
     return [(each.node, each.claim.name) for each in news]
 
 
-def test_everything_goes_out_if_it_fits() -> None:
+def test_every_update_is_sent_if_all_fit() -> None:
     queue = GossipQueue()
     queue.put(alive("a"))
     queue.put(suspect("b", "c"))
     assert told(queue) == [("a", "ALIVE"), ("b", "SUSPECT")]
 
 
-def test_the_least_told_comes_first_and_death_before_suspicion_before_newcomers() -> None:
+def test_the_least_sent_update_goes_first_and_deaths_before_suspicions_before_joins() -> None:
     queue = GossipQueue()
     queue.put(alive("old"))
     assert told(queue) == [("old", "ALIVE")]
@@ -38,7 +38,7 @@ def test_the_least_told_comes_first_and_death_before_suspicion_before_newcomers(
     assert told(queue, room=one)[0][0] != "new"
 
 
-def test_news_told_often_enough_is_dropped() -> None:
+def test_an_update_sent_often_enough_is_dropped() -> None:
     queue = GossipQueue()
     queue.put(alive("a"))
     for _ in range(3):
@@ -48,7 +48,7 @@ def test_news_told_often_enough_is_dropped() -> None:
     assert len(queue) == 0
 
 
-def test_newer_news_of_a_node_replaces_what_was_said() -> None:
+def test_a_newer_update_about_a_node_replaces_the_older() -> None:
     queue = GossipQueue()
     queue.put(suspect("a", "x"))
     queue.put(suspect("a", "y"))
@@ -58,14 +58,14 @@ def test_newer_news_of_a_node_replaces_what_was_said() -> None:
     assert queue.has_claim_about("a")
 
 
-def test_the_same_accusation_is_queued_once() -> None:
+def test_the_same_suspicion_is_queued_once() -> None:
     queue = GossipQueue()
     for _ in range(5):
         queue.put(suspect("a", "x"))
     assert len(queue) == 1
 
 
-def test_what_does_not_fit_waits_and_smaller_news_goes_before_it() -> None:
+def test_an_update_that_does_not_fit_waits_and_smaller_ones_go_first() -> None:
     queue = GossipQueue()
     queue.put(alive("x" * 60))
     queue.put(MemberUpdate("y", 1, ClaimedState.LEFT))
@@ -74,7 +74,7 @@ def test_what_does_not_fit_waits_and_smaller_news_goes_before_it() -> None:
     assert len(queue) == 2
 
 
-def test_a_datagram_is_never_filled_beyond_its_room() -> None:
+def test_updates_never_exceed_the_room_in_a_datagram() -> None:
     queue = GossipQueue()
     for n in range(200):
         queue.put(alive(f"node-{n}"))
@@ -84,7 +84,7 @@ def test_a_datagram_is_never_filled_beyond_its_room() -> None:
         assert sum(sizes[each.node] for each in news) <= room
 
 
-def test_beyond_its_bound_the_most_told_is_forgotten() -> None:
+def test_a_full_queue_drops_the_most_sent_update() -> None:
     queue = GossipQueue()
     queue.put(alive("told"))
     queue.take(10_000, limit=100)

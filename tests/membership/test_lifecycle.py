@@ -30,7 +30,7 @@ from tests.membership.bench import Bench, alive, claim
 # Confirming.
 
 
-def test_hearsay_confirms_nobody_and_the_first_ack_does_once() -> None:
+def test_gossip_does_not_confirm_a_member_and_the_first_ack_does() -> None:
     bench = Bench()
     bench.meet("a")
     bench.say(alive("x"))
@@ -47,14 +47,14 @@ def test_hearsay_confirms_nobody_and_the_first_ack_does_once() -> None:
     ]
 
 
-def test_inbound_traffic_alone_confirms_nobody_but_is_answered_with_a_ping() -> None:
+def test_inbound_datagrams_do_not_confirm_a_member_but_are_answered_with_a_ping() -> None:
     bench = Bench()
     bench.receive("x", Gossip(Sender("x:1")))
     assert bench.core.state_of("x") is MemberState.UNCONFIRMED
     assert [p.target for p in bench.pings()] == ["x"]
 
 
-def test_an_unconfirmed_peer_is_never_judged_and_forgotten_after_its_roles_time() -> None:
+def test_an_unconfirmed_member_is_never_suspected_and_is_removed_after_a_while() -> None:
     for role, lasts_s in ((Role.MANAGER, 105.0), (Role.GATE, 145.0), (Role.WORKER, 180.0)):
         bench = Bench()
         bench.meet("a")
@@ -69,7 +69,7 @@ def test_an_unconfirmed_peer_is_never_judged_and_forgotten_after_its_roles_time(
         assert bench.core.audit_log.counts["unconfirmed.removed"] == 1
 
 
-def test_greetings_of_a_silent_stranger_grow_rarer() -> None:
+def test_pings_to_a_silent_unconfirmed_member_grow_rarer() -> None:
     bench = Bench()
     bench.meet("a")
     bench.say(alive("x", role=Role.WORKER))
@@ -108,7 +108,7 @@ def test_the_table_is_bounded() -> None:
 # Suspecting and refuting.
 
 
-def test_an_accusation_is_told_to_its_subject_first() -> None:
+def test_a_suspect_is_pinged_with_the_suspicion_first() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.say(claim(ClaimedState.SUSPECT, "b", by="z"))
@@ -117,7 +117,7 @@ def test_an_accusation_is_told_to_its_subject_first() -> None:
     assert [(n.node, n.claim) for n in ping.updates[:1]] == [("b", ClaimedState.SUSPECT)]
 
 
-def test_only_a_higher_refutation_clears_by_hearsay() -> None:
+def test_only_a_higher_refutation_clears_a_suspicion_by_gossip() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.say(claim(ClaimedState.SUSPECT, "b", 3))
@@ -130,7 +130,7 @@ def test_only_a_higher_refutation_clears_by_hearsay() -> None:
     assert bench.core.state_of("b") is MemberState.ALIVE
 
 
-def test_this_node_refutes_what_is_said_of_it_and_feels_less_well() -> None:
+def test_this_node_refutes_a_suspicion_and_lowers_its_health() -> None:
     bench = Bench()
     bench.meet("a")
     bench.say(claim(ClaimedState.SUSPECT, "self", 0, incarnation=500))
@@ -144,7 +144,7 @@ def test_this_node_refutes_what_is_said_of_it_and_feels_less_well() -> None:
     assert bench.all(MemberDied) == []
 
 
-def test_accusations_of_an_earlier_life_are_nothing_to_this_one() -> None:
+def test_suspicions_of_an_earlier_incarnation_are_ignored() -> None:
     bench = Bench()
     bench.meet("a")
     bench.say(claim(ClaimedState.SUSPECT, "self", 9, incarnation=499))
@@ -152,7 +152,7 @@ def test_accusations_of_an_earlier_life_are_nothing_to_this_one() -> None:
     assert (bench.core.local.incarnation, bench.core.local.refutation) == (500, 0)
 
 
-def test_who_is_said_to_be_gone_goes_on_as_a_new_incarnation() -> None:
+def test_a_node_claimed_to_be_dead_takes_a_new_incarnation() -> None:
     bench = Bench()
     bench.meet("a")
     bench.say(claim(ClaimedState.REFUSED, "self", incarnation=500))
@@ -162,7 +162,7 @@ def test_who_is_said_to_be_gone_goes_on_as_a_new_incarnation() -> None:
     assert bench.core.local.incarnation == 501
 
 
-def test_a_clock_that_went_back_is_overtaken() -> None:
+def test_a_node_whose_clock_went_back_takes_a_later_incarnation() -> None:
     bench = Bench()
     bench.meet("a")
     bench.say(alive("self", incarnation=9_000))
@@ -172,7 +172,7 @@ def test_a_clock_that_went_back_is_overtaken() -> None:
     assert bench.core.local.incarnation == 9_001
 
 
-def test_an_unanswered_suspicion_ends_in_a_last_look_and_then_in_death() -> None:
+def test_a_suspicion_ends_with_final_probes_and_then_death() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.say(claim(ClaimedState.SUSPECT, "b", by="z"))
@@ -186,7 +186,7 @@ def test_an_unanswered_suspicion_ends_in_a_last_look_and_then_in_death() -> None
     assert len(bench.pings("b")) >= bench.core.context.config.final_probe_pings
 
 
-def test_hearsay_of_silence_is_a_suspicion_and_never_more() -> None:
+def test_gossip_of_a_silent_member_only_makes_it_suspect() -> None:
     bench = Bench()
     bench.meet("a", "b", "c")
     bench.say(claim(ClaimedState.SILENT, "b"))
@@ -196,7 +196,7 @@ def test_hearsay_of_silence_is_a_suspicion_and_never_more() -> None:
     assert bench.all(MemberDied) == []
 
 
-def test_who_was_suspected_asks_what_it_missed_meanwhile() -> None:
+def test_a_node_that_was_suspected_push_pulls_soon() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.until(lambda: bench.all(StartPushPull), answering=("a", "b"))
@@ -209,7 +209,7 @@ def test_who_was_suspected_asks_what_it_missed_meanwhile() -> None:
 # Dying.
 
 
-def test_refused_evidence_kills_at_once_and_once() -> None:
+def test_a_refused_dial_marks_the_member_dead_once() -> None:
     bench = Bench()
     bench.meet("a", "b")
     for _ in range(3):
@@ -224,7 +224,7 @@ def test_refused_evidence_kills_at_once_and_once() -> None:
     assert {n.claim for n in bench.told("b")} == {ClaimedState.REFUSED}
 
 
-def test_refused_evidence_of_another_life_or_an_old_address_is_none() -> None:
+def test_a_refused_dial_of_another_incarnation_or_address_is_ignored() -> None:
     bench = Bench()
     bench.meet("a")
     bench.handle(DialRefused("a", 99, "a:1"))
@@ -233,7 +233,7 @@ def test_refused_evidence_of_another_life_or_an_old_address_is_none() -> None:
     assert bench.core.state_of("a") is MemberState.ALIVE
 
 
-def test_hearsay_of_a_gone_process_kills_and_is_told_on() -> None:
+def test_gossip_of_a_refused_member_marks_it_dead_and_is_passed_on() -> None:
     bench = Bench()
     bench.meet("a", "b")
     for _ in range(100):
@@ -245,14 +245,14 @@ def test_hearsay_of_a_gone_process_kills_and_is_told_on() -> None:
     assert bench.told("b")
 
 
-def test_news_of_a_stale_life_changes_nothing() -> None:
+def test_updates_of_an_earlier_incarnation_are_ignored() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.say(claim(ClaimedState.REFUSED, "b", incarnation=99), alive("b", incarnation=99))
     assert bench.core.state_of("b") is MemberState.ALIVE
 
 
-def test_a_death_of_someone_unknown_is_nobodys() -> None:
+def test_the_death_of_an_unknown_node_is_ignored() -> None:
     bench = Bench()
     bench.meet("a")
     bench.say(
@@ -264,7 +264,7 @@ def test_a_death_of_someone_unknown_is_nobodys() -> None:
     assert {m.node for m in bench.core.members()} == {"self", "a"}
 
 
-def test_a_gone_life_stays_gone_and_whoever_speaks_of_it_is_corrected() -> None:
+def test_a_refused_incarnation_stays_dead_and_other_claims_are_corrected() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.handle(DialRefused("b", 100, "b:1"))
@@ -276,7 +276,7 @@ def test_a_gone_life_stays_gone_and_whoever_speaks_of_it_is_corrected() -> None:
     assert {n.claim for n in bench.told("b")} == {ClaimedState.REFUSED}
 
 
-def test_a_restarted_node_dies_once_and_is_confirmed_anew() -> None:
+def test_a_restarted_node_dies_once_and_is_confirmed_again() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.say(alive("b", incarnation=200))
@@ -288,7 +288,7 @@ def test_a_restarted_node_dies_once_and_is_confirmed_anew() -> None:
     assert bench.core.state_of("b") is MemberState.ALIVE
 
 
-def test_another_process_at_its_address_means_a_node_is_gone() -> None:
+def test_a_newer_process_at_the_address_of_a_member_marks_it_dead() -> None:
     bench = Bench()
     bench.meet("a")
     sender = Sender("a:1", Role.MANAGER)
@@ -300,7 +300,7 @@ def test_another_process_at_its_address_means_a_node_is_gone() -> None:
     assert died.evidence is ClaimedState.REFUSED
 
 
-def test_a_silent_member_that_returns_refutes_and_is_asked_for_what_was_missed() -> None:
+def test_a_silent_member_that_returns_refutes_and_push_pulls() -> None:
     bench = Bench()
     bench.meet("a", "b")
     while bench.core.state_of("b") is not MemberState.DEAD:
@@ -316,7 +316,7 @@ def test_a_silent_member_that_returns_refutes_and_is_asked_for_what_was_missed()
     assert bench.all(MemberDied) == []
 
 
-def test_whoever_takes_a_silent_member_for_alive_is_told_the_verdict() -> None:
+def test_a_claim_that_a_silent_member_is_alive_is_answered_with_the_verdict() -> None:
     bench = Bench()
     bench.meet("a", "b", "c")
     bench.until(lambda: bench.core.state_of("b") is MemberState.DEAD, answering=("a", "c"))
@@ -327,7 +327,7 @@ def test_whoever_takes_a_silent_member_for_alive_is_told_the_verdict() -> None:
     assert {(n.claim, n.by) for n in bench.told("b")} == {(ClaimedState.SILENT, "self")}
 
 
-def test_the_silent_are_asked_again_and_again_and_forgotten_after_a_day() -> None:
+def test_silent_members_are_pinged_again_and_removed_after_a_day() -> None:
     bench = Bench(tombstone_s=600.0)
     bench.meet("a", "b", "c")
     bench.run(15.0, answering=("a",))
@@ -344,7 +344,7 @@ def test_the_silent_are_asked_again_and_again_and_forgotten_after_a_day() -> Non
 # Stalls.
 
 
-def test_after_a_stall_nobody_is_judged_before_the_socket_is_read() -> None:
+def test_after_a_stall_the_socket_is_read_before_any_verdict() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.say(claim(ClaimedState.SUSPECT, "b", by="z"))
@@ -360,7 +360,7 @@ def test_after_a_stall_nobody_is_judged_before_the_socket_is_read() -> None:
     assert bench.core.awareness.score > 0
 
 
-def test_a_stall_is_counted_once_however_many_packets_waited() -> None:
+def test_a_stall_counts_once_however_many_datagrams_waited() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.now_s += 10.0

@@ -59,7 +59,7 @@ def test_outranking_is_transitive(
 
 
 @given(claims, claims)
-def test_a_later_life_outranks_an_earlier_one_whatever_is_said(
+def test_a_later_incarnation_outranks_every_claim_about_an_earlier_one(
     first: MemberUpdate, second: MemberUpdate
 ) -> None:
     if first.incarnation > second.incarnation:
@@ -67,7 +67,9 @@ def test_a_later_life_outranks_an_earlier_one_whatever_is_said(
 
 
 @given(claims, claims)
-def test_within_a_life_what_is_final_stands(first: MemberUpdate, second: MemberUpdate) -> None:
+def test_a_final_state_stays_within_an_incarnation(
+    first: MemberUpdate, second: MemberUpdate
+) -> None:
     if first.incarnation == second.incarnation and second.claim in FINAL_STATES:
         assert not outranks(first, known(second))
 
@@ -78,13 +80,13 @@ def test_a_refutation_needs_a_strictly_higher_number() -> None:
     assert outranks(MemberUpdate("x", 1, ClaimedState.ALIVE, 5), accused)
 
 
-def test_every_member_is_asked_once_per_round() -> None:
+def test_every_member_is_probed_once_per_round() -> None:
     table = roster_of(10)
     asked = Counter(table.next_target().node for _ in range(30))
     assert set(asked.values()) == {3}
 
 
-def test_who_leaves_is_asked_no_more_and_who_enters_is_asked_within_the_round() -> None:
+def test_a_left_member_is_not_probed_and_a_new_one_is_probed_within_the_round() -> None:
     table = roster_of(5)
     table.next_target()
     table.exit(table.peers["n3"])
@@ -96,7 +98,7 @@ def test_who_leaves_is_asked_no_more_and_who_enters_is_asked_within_the_round() 
     assert "new" in asked[:5]
 
 
-def test_an_empty_table_has_nobody_to_ask() -> None:
+def test_an_empty_table_has_no_probe_target() -> None:
     table = MemberTable("self", Random(1))
     assert table.next_target() is None
     assert table.sample(3) == []
@@ -116,7 +118,7 @@ def test_a_sample_holds_different_healthy_members_only(count: int, wanted: int, 
         assert len(names) == count - 3
 
 
-def test_everyone_is_watched_by_as_many_as_agreed() -> None:
+def test_every_member_has_the_configured_number_of_watchers() -> None:
     names = [f"n{n}" for n in range(12)]
     watchers: Counter[str] = Counter()
     for own in names:
@@ -130,7 +132,7 @@ def test_everyone_is_watched_by_as_many_as_agreed() -> None:
     assert watchers == dict.fromkeys(names, 2)
 
 
-def test_behind_suspected_successors_the_next_are_watched_too() -> None:
+def test_members_behind_suspected_successors_are_watched_too() -> None:
     table = roster_of(8)
     first, second, third, fourth = table.successors(4, 16)
     first.state = second.state = MemberState.SUSPECT
@@ -139,9 +141,7 @@ def test_behind_suspected_successors_the_next_are_watched_too() -> None:
 
 
 @given(st.integers(1, 5), st.integers(0, 20))
-def test_every_process_is_watched_over_streams_by_those_who_may_connect(
-    managers: int, workers: int
-) -> None:
+def test_sessions_are_kept_by_members_whose_role_may_connect(managers: int, workers: int) -> None:
     roles = {f"m{n}": Role.MANAGER for n in range(managers)}
     roles |= {f"w{n}": Role.WORKER for n in range(workers)}
     watchers: Counter[str] = Counter()
@@ -160,7 +160,7 @@ def test_every_process_is_watched_over_streams_by_those_who_may_connect(
         assert watchers[node] == min(2, able)
 
 
-def test_a_stream_address_is_the_datagrams_unless_it_has_a_port_of_its_own() -> None:
+def test_a_stream_address_has_its_own_port_if_one_is_given() -> None:
     member = peer("x")
     member.address = "[::1]:9000"
     assert member.stream_address == "[::1]:9000"

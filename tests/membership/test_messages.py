@@ -54,7 +54,7 @@ def test_fields_of_a_later_version_are_ignored(message: Struct) -> None:
     assert REGISTRY.decode(spec.kind, msgspec.msgpack.encode(raw)) == message
 
 
-def test_what_is_usual_costs_nothing() -> None:
+def test_default_fields_are_not_encoded() -> None:
     small = len(REGISTRY.pack(Ping(Sender("10.0.0.1:9000"), 1, "worker-7")))
     assert small < 50
     assert len(msgspec.msgpack.encode(NEWS[0])) < 50
@@ -77,7 +77,7 @@ def test_the_longest_names_and_metadata_fit_a_datagram() -> None:
         assert sealed <= DATAGRAM_BYTES_MAX
 
 
-def test_a_view_of_ten_thousand_members_fits_a_frame() -> None:
+def test_a_push_pull_of_ten_thousand_members_fits_a_frame() -> None:
     record = MemberSnapshot(
         MemberUpdate("n" * 40, 2**50, ClaimedState.ALIVE, 2, "", Role.MANAGER, "10.0.0.1:9000"), 9
     )

@@ -27,7 +27,7 @@ def test_silence_leads_from_direct_to_indirect_probes_to_suspicion() -> None:
     assert bench.core.state_of("c") is MemberState.SUSPECT
 
 
-def test_a_vouching_relay_clears_its_target() -> None:
+def test_an_indirect_ack_clears_the_suspect() -> None:
     bench = Bench()
     bench.meet("a", "b", "c")
     bench.until(lambda: bench.all(PingRequest), answering=("a", "b"))
@@ -49,7 +49,7 @@ def test_each_missing_nack_costs_health(nacking: int, score: int) -> None:
     assert bench.core.awareness.score == score
 
 
-def test_a_dead_half_of_two_peers_does_not_cost_the_survivor_its_health() -> None:
+def test_the_death_of_the_only_peer_does_not_lower_local_health() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.run(30.0, answering=("a",))
@@ -57,7 +57,7 @@ def test_a_dead_half_of_two_peers_does_not_cost_the_survivor_its_health() -> Non
     assert bench.core.awareness.score <= 2
 
 
-def test_a_relay_pings_for_the_asker_and_says_yes_or_no() -> None:
+def test_a_relay_pings_the_target_and_answers_with_ack_or_nack() -> None:
     bench = Bench()
     bench.meet("a", "b")
     request = PingRequest(Sender("a:1", Role.MANAGER), 77, "b", "b:1")
@@ -72,7 +72,7 @@ def test_a_relay_pings_for_the_asker_and_says_yes_or_no() -> None:
     assert nack.sequence == 77
 
 
-def test_an_ack_of_the_wrong_node_answers_nothing() -> None:
+def test_an_ack_of_another_node_is_ignored() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.effects.clear()
@@ -83,7 +83,7 @@ def test_an_ack_of_the_wrong_node_answers_nothing() -> None:
     assert bench.core.state_of("b") is MemberState.SUSPECT
 
 
-def test_a_session_that_answers_spares_its_node() -> None:
+def test_an_answered_dial_clears_the_suspect() -> None:
     bench = Bench()
     bench.meet("a")
     bench.run(2.5)
@@ -95,7 +95,7 @@ def test_a_session_that_answers_spares_its_node() -> None:
     assert bench.core.state_of("a") is MemberState.ALIVE
 
 
-def test_another_process_at_its_address_means_it_is_gone_whatever_the_clocks_say() -> None:
+def test_another_process_at_the_address_means_the_member_is_dead() -> None:
     for life in (1, 200):
         bench = Bench()
         bench.meet("a")
@@ -107,14 +107,14 @@ def test_another_process_at_its_address_means_it_is_gone_whatever_the_clocks_say
         assert died.evidence is ClaimedState.REFUSED
 
 
-def test_a_later_life_at_its_address_ends_the_earlier_one() -> None:
+def test_a_later_incarnation_at_the_address_ends_the_earlier_one() -> None:
     bench = Bench()
     bench.meet("a")
     bench.handle(DialAnswered("a", 100, "a:1", "a", 101))
     assert bench.core.state_of("a") is MemberState.DEAD
 
 
-def test_an_earlier_life_hears_at_once_which_one_is_known() -> None:
+def test_an_earlier_incarnation_is_notified_of_the_later_one() -> None:
     bench = Bench()
     bench.meet("a")
     bench.effects.clear()

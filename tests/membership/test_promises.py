@@ -39,7 +39,7 @@ def seconds_until_dead(bench: Bench, node: str, *, answering: tuple[str, ...]) -
     ("witnesses", "lasts_s"),
     [(("x",), 10.5), (("x", "y"), 8.25), (("x", "y", "z"), 6.934), (("x", "y", "z", "v"), 6.0)],
 )
-def test_each_witness_brings_the_verdict_nearer(witnesses: tuple[str, ...], lasts_s: float) -> None:
+def test_each_witness_shortens_a_suspicion(witnesses: tuple[str, ...], lasts_s: float) -> None:
     bench = Bench()
     bench.meet(*"abcdef")
     bench.say(*(claim(ClaimedState.SUSPECT, "f", by=by) for by in witnesses))
@@ -48,7 +48,7 @@ def test_each_witness_brings_the_verdict_nearer(witnesses: tuple[str, ...], last
     assert suspicion.deadline_s - bench.now_s == pytest.approx(lasts_s, abs=0.001)
 
 
-def test_accusations_without_end_never_put_the_verdict_off() -> None:
+def test_repeated_suspicions_never_delay_the_verdict() -> None:
     bench = Bench()
     others = tuple("abcde")
     bench.meet(*others, "f")
@@ -67,7 +67,7 @@ def test_accusations_without_end_never_put_the_verdict_off() -> None:
     assert bench.now_s - began_s == pytest.approx(6.0 + LOOK_S, abs=0.1)
 
 
-def test_one_accuser_heard_a_hundred_times_is_one_witness() -> None:
+def test_an_accuser_counts_as_one_witness() -> None:
     bench = Bench()
     bench.meet(*"abcdef")
     for _ in range(100):
@@ -77,14 +77,14 @@ def test_one_accuser_heard_a_hundred_times_is_one_witness() -> None:
     assert suspicion.deadline_s - bench.now_s == pytest.approx(10.5)
 
 
-def test_of_two_members_neither_waits_for_a_witness() -> None:
+def test_a_cluster_of_two_needs_no_witness() -> None:
     bench = Bench()
     bench.meet("a")
     bench.until(lambda: bench.core.state_of("a") is MemberState.SUSPECT)
     assert seconds_until_dead(bench, "a", answering=()) == pytest.approx(6.0 + LOOK_S, abs=0.05)
 
 
-def test_states_are_passed_through_in_order() -> None:
+def test_a_member_passes_its_states_in_order() -> None:
     bench = Bench()
     bench.meet("a", "b")
     seconds_until_dead(bench, "b", answering=("a",))
@@ -98,7 +98,7 @@ def test_states_are_passed_through_in_order() -> None:
 # Patience.
 
 
-def test_a_far_member_is_given_the_time_its_answers_take() -> None:
+def test_the_probe_timeout_includes_the_round_trip_of_the_member() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.core.table.peers["b"].contact.rtt_s = 0.2
@@ -108,7 +108,7 @@ def test_a_far_member_is_given_the_time_its_answers_take() -> None:
     assert bench.now_s - asked_s == pytest.approx(0.5 + 3 * 0.2, abs=0.02)
 
 
-def test_a_node_that_is_unwell_asks_more_rarely_and_waits_longer() -> None:
+def test_an_unhealthy_node_probes_less_often_and_waits_longer() -> None:
     well, unwell = Bench(), Bench()
     for bench in (well, unwell):
         bench.meet("a")
@@ -126,7 +126,7 @@ def test_a_node_that_is_unwell_asks_more_rarely_and_waits_longer() -> None:
     assert unwell.now_s - asked_s > 1.2
 
 
-def test_only_answers_make_a_node_well_again() -> None:
+def test_only_acks_improve_the_health_score() -> None:
     bench = Bench()
     bench.meet("a")
     bench.core.awareness.nacks_missed(4)
@@ -137,7 +137,7 @@ def test_only_answers_make_a_node_well_again() -> None:
 # Confirming.
 
 
-def test_a_farewell_confirms_nobody() -> None:
+def test_a_leave_confirms_no_member() -> None:
     bench = Bench()
     bench.meet("a")
     bench.say(claim(ClaimedState.LEFT, "x"), by="x")
@@ -145,7 +145,7 @@ def test_a_farewell_confirms_nobody() -> None:
     assert bench.all(MemberDied) == []
 
 
-def test_a_nack_is_no_answer_of_the_target() -> None:
+def test_a_nack_is_not_an_ack_of_the_target() -> None:
     bench = Bench()
     bench.meet("a", "b", "c")
     bench.until(lambda: bench.all(PingRequest), answering=("a", "b"))
@@ -156,7 +156,7 @@ def test_a_nack_is_no_answer_of_the_target() -> None:
     assert bench.core.state_of("c") is MemberState.SUSPECT
 
 
-def test_an_unknown_sender_is_added_and_asked_and_its_answer_confirms_it() -> None:
+def test_an_unknown_sender_is_pinged_and_its_ack_confirms_it() -> None:
     bench = Bench()
     bench.receive("x", Ping(Sender("x:1"), 1, "self"))
     assert bench.core.state_of("x") is MemberState.UNCONFIRMED
@@ -167,7 +167,7 @@ def test_an_unknown_sender_is_added_and_asked_and_its_answer_confirms_it() -> No
 # Dying.
 
 
-def test_a_death_told_a_hundred_times_fires_once() -> None:
+def test_a_death_heard_many_times_is_reported_once() -> None:
     bench = Bench()
     bench.meet("a", "b")
     for _ in range(100):
@@ -177,7 +177,7 @@ def test_a_death_told_a_hundred_times_fires_once() -> None:
     assert died.is_from_gossip
 
 
-def test_a_verdict_of_this_nodes_own_is_not_counted_as_hearsay() -> None:
+def test_this_nodes_own_verdict_does_not_count_as_gossip() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.handle(DialRefused("b", 100, "b:1"))
@@ -189,7 +189,7 @@ def test_a_verdict_of_this_nodes_own_is_not_counted_as_hearsay() -> None:
 # The dead.
 
 
-def test_views_are_exchanged_with_the_silent_too() -> None:
+def test_push_pulls_include_silent_members() -> None:
     bench = Bench()
     bench.meet("a", "b")
     seconds_until_dead(bench, "b", answering=("a",))
@@ -198,7 +198,7 @@ def test_views_are_exchanged_with_the_silent_too() -> None:
     assert sum(1 for sync in bench.all(StartPushPull) if sync.node == "b") >= 3
 
 
-def test_whose_process_is_gone_is_asked_now_and_then() -> None:
+def test_a_refused_member_is_pinged_from_time_to_time() -> None:
     bench = Bench()
     bench.meet("a", "b")
     bench.handle(DialRefused("b", 100, "b:1"))
@@ -208,7 +208,7 @@ def test_whose_process_is_gone_is_asked_now_and_then() -> None:
     assert not [sync for sync in bench.all(StartPushPull) if sync.node == "b"]
 
 
-def test_a_silent_member_turns_out_to_be_gone_without_dying_again() -> None:
+def test_a_silent_member_found_refused_is_not_reported_dead_again() -> None:
     bench = Bench()
     bench.meet("a", "b")
     seconds_until_dead(bench, "b", answering=("a",))
@@ -221,7 +221,7 @@ def test_a_silent_member_turns_out_to_be_gone_without_dying_again() -> None:
 # What is kept.
 
 
-def test_the_audit_keeps_the_last_and_counts_all() -> None:
+def test_the_audit_log_keeps_the_last_entries_and_counts_all() -> None:
     bench = Bench()
     for at in range(AUDIT_ENTRIES_MAX + 10):
         bench.core.audit_log.add(float(at), "member.moved", "a", 1)

@@ -21,7 +21,7 @@ def test_the_defaults_keep_the_promised_bounds() -> None:
         ({"suspicion_min_s": 11.0}, "suspicion_min_s=11.0 plus final_probe_s=1.5"),
     ],
 )
-def test_contradictions_name_both_values(setting: dict[str, float], part: str) -> None:
+def test_contradicting_settings_name_both_values(setting: dict[str, float], part: str) -> None:
     with pytest.raises(InputError, match=part):
         MembershipConfig(**setting)
 

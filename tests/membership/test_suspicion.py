@@ -11,7 +11,7 @@ def suspicion(*, wanted: int = 3, multiplier: float = 1.0) -> Suspicion:
     return Suspicion("a", now_s=100.0, min_s=6.0, max_s=12.0, wanted=wanted, multiplier=multiplier)
 
 
-def test_it_starts_at_the_maximum_and_each_new_witness_brings_it_nearer() -> None:
+def test_a_suspicion_starts_at_the_maximum_and_shrinks_with_each_witness() -> None:
     doubt = suspicion()
     assert doubt.deadline_s == 112.0
     assert doubt.confirm("b", 1.0)
@@ -21,7 +21,7 @@ def test_it_starts_at_the_maximum_and_each_new_witness_brings_it_nearer() -> Non
     assert doubt.deadline_s == pytest.approx(106.0)
 
 
-def test_a_witness_counts_once_however_often_it_is_heard() -> None:
+def test_a_witness_counts_once() -> None:
     doubt = suspicion()
     for _ in range(100):
         assert not doubt.confirm("a", 1.0)
@@ -38,19 +38,19 @@ def test_more_witnesses_than_wanted_change_nothing() -> None:
     assert list(doubt.witnesses) == ["a", "b"]
 
 
-def test_an_unwell_node_is_more_patient_but_not_beyond_the_maximum() -> None:
+def test_poor_local_health_lengthens_a_suspicion_up_to_the_maximum() -> None:
     doubt = suspicion(wanted=0, multiplier=1.5)
     assert doubt.deadline_s == 109.0
     assert suspicion(wanted=0, multiplier=3.0).deadline_s == 112.0
 
 
-def test_anothers_verdict_ends_this_nodes_extra_patience() -> None:
+def test_the_verdict_of_another_member_shortens_a_suspicion_to_the_minimum() -> None:
     doubt = suspicion(multiplier=3.0)
     doubt.shorten()
     assert doubt.deadline_s == 106.0
 
 
-def test_stalls_of_this_node_extend_it_up_to_a_bound() -> None:
+def test_stalls_of_this_node_extend_a_suspicion_up_to_a_bound() -> None:
     doubt = suspicion()
     doubt.extend(5.0, most_s=8.0)
     assert doubt.deadline_s == 117.0

@@ -23,7 +23,7 @@ actions = st.lists(
 
 
 @given(actions)
-def test_it_does_what_a_plain_table_would(
+def test_the_timer_heap_agrees_with_a_plain_table(
     script: list[tuple[str, tuple[TimerKind, int], float]],
 ) -> None:
     heap, table = TimerHeap(), {}
@@ -52,7 +52,7 @@ def test_it_does_what_a_plain_table_would(
             assert heap.at_s(*each) == when
 
 
-def test_due_deadlines_come_in_their_order() -> None:
+def test_due_timers_are_returned_in_order() -> None:
     heap = TimerHeap()
     for n, at_s in enumerate((5.0, 1.0, 3.0)):
         heap.set(TimerKind.PROBE, n, at_s)
@@ -64,7 +64,7 @@ def test_due_deadlines_come_in_their_order() -> None:
     ]
 
 
-def test_moving_a_deadline_often_does_not_let_the_heap_grow() -> None:
+def test_moving_a_timer_often_does_not_grow_the_heap() -> None:
     heap = TimerHeap()
     tracemalloc.start()
     for n in range(20_000):

@@ -41,12 +41,12 @@ def test_random_schedules_violate_no_invariant_and_no_bound() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.json")), ids=lambda path: path.stem)
-def test_what_once_went_wrong_stays_right(path: Path) -> None:
+def test_recorded_schedules_pass(path: Path) -> None:
     run(load_scenario(path))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
+def test_every_mutant_is_caught(mutant: Mutant) -> None:
     suite = FleetSuite([mutant.profile], core=mutant.core, drains=mutant.drains)
     assert is_noticed(suite, (mutant.caught_by,), schedules=MUTANT_SEEDS)
 
@@ -136,7 +136,7 @@ def test_members_that_start_in_any_order_suspect_nobody(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_minute_apart_is_healed_without_discovery(seed: int) -> None:
+def test_a_partition_of_a_minute_heals_without_discovery(seed: int) -> None:
     monitor = FleetMonitor()
     world = World(seed, monitor=monitor)
     monitor.world = world
@@ -157,7 +157,7 @@ def test_a_minute_apart_is_healed_without_discovery(seed: int) -> None:
     assert took_s <= CONVERGED_WITHIN_S
 
 
-def test_members_that_know_each_other_stay_quiet() -> None:
+def test_settled_members_send_few_datagrams() -> None:
     world = World(1, monitor=Unobserved())
     addresses = [f"n{n:03d}" for n in range(150)]
     roles = {a: Role.MANAGER if n < 3 else Role.WORKER for n, a in enumerate(addresses)}

@@ -91,7 +91,7 @@ def test_datagrams_are_duplicated_and_overtake_each_other() -> None:
     assert set(got) == set(range(200))
 
 
-def test_a_cut_works_one_way_only_until_it_is_mended() -> None:
+def test_a_cut_works_one_way_until_it_is_healed() -> None:
     world, (a, b) = world_of(2)
     world.network.cut(["h0"], ["h1"])
     a.send("h1", "lost")
@@ -130,7 +130,7 @@ def test_a_cut_that_ends_after_everything_was_healed_mends_nothing_twice() -> No
     assert payloads(b) == []
 
 
-def test_what_comes_while_a_process_stands_still_waits_up_to_what_a_socket_holds() -> None:
+def test_datagrams_to_a_paused_process_wait_up_to_the_socket_buffer() -> None:
     world, (a, b) = world_of(2)
     b.pause()
     for n in range(INBOX_DATAGRAMS_MAX + 10):
@@ -218,7 +218,7 @@ def test_a_kept_stream_ends_at_once_with_a_crash_and_late_with_a_power_loss() ->
     assert a.program.events[3:] == [Closed("c", "h2")]
 
 
-def test_a_crash_loses_what_was_not_synced_and_a_wipe_everything() -> None:
+def test_a_crash_loses_unsynced_data_and_a_wipe_everything() -> None:
     world, (a,) = world_of(1)
     a.disk.write("kept", 1)
     a.sync("token", within_s=0.01)
@@ -362,7 +362,7 @@ def test_a_failure_brings_seed_plan_trace_and_how_to_replay_it() -> None:
     ],
     ids=lambda suite: suite.name,
 )
-def test_the_name_a_failure_gives_of_its_suite_is_one_that_can_be_replayed(suite: Suite) -> None:
+def test_the_suite_named_by_a_failure_can_be_replayed(suite: Suite) -> None:
     again, _ = suite_of([suite.name])
     assert again.name == suite.name
     assert again.describe(again.draw(7)) == suite.describe(suite.draw(7))

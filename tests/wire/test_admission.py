@@ -32,7 +32,7 @@ def spec(priority: MessagePriority, rate_per_10s: int = 100, kind: int = 1) -> M
     )
 
 
-def door(**marks: int) -> Admission:
+def admission_of(**marks: int) -> Admission:
     return Admission(AdmissionWatermarks(**marks), Random(1))
 
 
@@ -55,7 +55,7 @@ LOW, NORMAL, HIGH, CRITICAL = (
 
 class TestWatermarks:
     def test_each_lower_priority_has_its_own_cap(self) -> None:
-        admission = door()
+        admission = admission_of()
         fill(admission, LOW, 200)
         assert not admit(admission, LOW)
         fill(admission, NORMAL, 300)
@@ -63,13 +63,13 @@ class TestWatermarks:
         fill(admission, HIGH, 500)
         assert not admit(admission, HIGH)
 
-    def test_high_may_use_all_the_room_there_is(self) -> None:
-        admission = door()
+    def test_high_priority_may_use_the_whole_total(self) -> None:
+        admission = admission_of()
         fill(admission, HIGH, 1000)
         assert not admit(admission, HIGH)
 
-    def test_low_goes_at_half_and_normal_at_four_fifths(self) -> None:
-        admission = door()
+    def test_low_is_refused_at_half_of_the_total_and_normal_at_four_fifths(self) -> None:
+        admission = admission_of()
         fill(admission, HIGH, 499)
         assert admit(admission, LOW)
         assert not admit(admission, LOW)
@@ -78,8 +78,8 @@ class TestWatermarks:
         assert not admit(admission, NORMAL)
         assert admit(admission, HIGH)
 
-    def test_critical_is_taken_when_everything_else_is_refused(self) -> None:
-        admission = door(total=10, normal=3, low=2)
+    def test_critical_is_admitted_when_all_others_are_refused(self) -> None:
+        admission = admission_of(total=10, normal=3, low=2)
         fill(admission, HIGH, 10)
         fill(admission, CRITICAL, 5000)
         assert admission.shed[CRITICAL] == 0
@@ -87,21 +87,21 @@ class TestWatermarks:
         assert not admit(admission, CRITICAL)
 
     def test_critical_in_flight_takes_no_room_from_the_others(self) -> None:
-        admission = door(total=10, normal=3, low=2)
+        admission = admission_of(total=10, normal=3, low=2)
         fill(admission, CRITICAL, 50)
         fill(admission, HIGH, 10)
 
     def test_a_release_makes_room(self) -> None:
-        admission = door(total=2, normal=1, low=1)
+        admission = admission_of(total=2, normal=1, low=1)
         fill(admission, HIGH, 2)
         admission.release(HIGH)
         assert admit(admission, HIGH)
 
     @given(st.lists(st.tuples(st.sampled_from(list(MessagePriority)), st.booleans()), max_size=200))
-    def test_while_a_high_is_refused_no_normal_or_low_is_taken(
+    def test_while_high_is_refused_normal_and_low_are_refused_too(
         self, script: list[tuple[MessagePriority, bool]]
     ) -> None:
-        admission = door(total=20, normal=6, low=4)
+        admission = admission_of(total=20, normal=6, low=4)
         held: list[MessagePriority] = []
         for priority, is_release in script:
             if is_release and held:
@@ -115,8 +115,8 @@ class TestWatermarks:
             admission.release(priority)
         assert admission.in_flight == [0, 0, 0, 0]
 
-    def test_a_refusal_says_when_to_come_back_and_the_humble_later(self) -> None:
-        admission = door(total=1, normal=1, low=1)
+    def test_a_refusal_says_when_to_retry_and_low_waits_longest(self) -> None:
+        admission = admission_of(total=1, normal=1, low=1)
         fill(admission, HIGH, 1)
         for priority, least_s, most_s in ((HIGH, 0.1, 0.5), (NORMAL, 0.25, 1), (LOW, 0.5, 2)):
             wait_s = admission.admit(spec(priority), Role.WORKER, "w", now_s=0.0)
@@ -133,10 +133,10 @@ class TestLoad:
             (OverloadLevel.OVERLOADED, {CRITICAL}),
         ],
     )
-    def test_what_is_taken_shrinks_with_the_load(
+    def test_a_higher_overload_level_admits_fewer_priorities(
         self, load: OverloadLevel, taken: set[MessagePriority]
     ) -> None:
-        admission = door()
+        admission = admission_of()
         admission.load = load
         assert {p for p in MessagePriority if admit(admission, p)} == taken
 
@@ -145,19 +145,19 @@ class TestGuests:
     def ask(self, admission: Admission, who: str, now_s: float, rate: int = 50) -> float:
         return admission.admit(spec(HIGH, rate), Role.CLIENT, who, now_s=now_s)
 
-    def test_a_guest_is_limited_and_another_is_not(self) -> None:
-        admission = door(total=10_000)
+    def test_the_rate_of_a_client_does_not_limit_another(self) -> None:
+        admission = admission_of(total=10_000)
         assert [self.ask(admission, "a", 0.0) for _ in range(50)] == [0.0] * 50
         assert self.ask(admission, "a", 0.0) > 0
         assert self.ask(admission, "b", 0.0) == 0.0
 
-    def test_members_are_not_limited_by_rate(self) -> None:
-        admission = door(total=10_000)
+    def test_nodes_are_not_limited_by_rate(self) -> None:
+        admission = admission_of(total=10_000)
         for _ in range(500):
             assert admission.admit(spec(HIGH, 1), Role.WORKER, "w", now_s=0.0) == 0.0
 
-    def test_what_a_refusal_says_is_enough_and_not_much_more(self) -> None:
-        admission = door(total=10_000)
+    def test_the_retry_time_of_a_refusal_is_sufficient_and_not_much_longer(self) -> None:
+        admission = admission_of(total=10_000)
         now_s = 0.0
         for _ in range(300):
             wait_s = self.ask(admission, "a", now_s)
@@ -166,8 +166,8 @@ class TestGuests:
                 now_s += wait_s + 1e-6
                 assert self.ask(admission, "a", now_s) == 0.0
 
-    def test_under_stress_each_active_guest_has_an_equal_share(self) -> None:
-        admission = door(total=10_000)
+    def test_under_stress_each_active_client_has_an_equal_share(self) -> None:
+        admission = admission_of(total=10_000)
         for number in range(5):
             self.ask(admission, f"g{number}", 0.0)
         admission.load = OverloadLevel.STRESSED
@@ -177,8 +177,8 @@ class TestGuests:
         }
         assert set(taken.values()) == {9}  # a fifth of 50, less the one taken before
 
-    def test_a_greedy_guest_does_not_starve_a_modest_one_under_stress(self) -> None:
-        admission = door(total=10_000)
+    def test_a_greedy_client_does_not_starve_a_modest_one_under_stress(self) -> None:
+        admission = admission_of(total=10_000)
         admission.load = OverloadLevel.STRESSED
         modest = 0
         for step in range(1000):
@@ -189,7 +189,7 @@ class TestGuests:
         assert modest == 10
 
     def test_the_client_that_was_idle_longest_is_forgotten_when_there_are_too_many(self) -> None:
-        admission = door(total=10**9)
+        admission = admission_of(total=10**9)
         for _ in range(500):
             self.ask(admission, "first", 0.0)
         assert self.ask(admission, "first", 0.0) > 0.0
@@ -197,8 +197,8 @@ class TestGuests:
             self.ask(admission, f"g{number}", 0.0)
         assert self.ask(admission, "first", 0.0) == 0.0  # its requests were forgotten
 
-    def test_nothing_is_counted_for_what_is_refused(self) -> None:
-        admission = door(total=10_000)
+    def test_a_refused_request_is_not_counted_as_in_flight(self) -> None:
+        admission = admission_of(total=10_000)
         for _ in range(500):
             self.ask(admission, "a", 0.0)
         assert admission.in_flight[HIGH] == 50
@@ -206,7 +206,7 @@ class TestGuests:
 
 
 class TestSlidingWindow:
-    def test_the_window_before_counts_by_what_is_left_of_it(self) -> None:
+    def test_the_previous_window_counts_by_its_remaining_share(self) -> None:
         window = SlidingWindow(60.0, now_s=0.0)
         for _ in range(100):
             window.try_take(1000, now_s=0.0)
@@ -233,18 +233,18 @@ class TestSlidingWindow:
                 assert 0 < wait_s <= 20.0
 
 
-class TestCourtesy:
-    def test_a_refusal_is_obeyed_and_repeated_refusals_more_so(self) -> None:
-        courtesy = RetryThrottle()
-        assert courtesy.wait_s("op", now_s=0.0) == 0.0
-        assert courtesy.refused("op", 1.0, now_s=0.0) == 1.0
-        assert courtesy.wait_s("op", now_s=0.4) == pytest.approx(0.6)
-        assert courtesy.wait_s("other", now_s=0.0) == 0.0
-        assert courtesy.refused("op", 1.0, now_s=1.0) == pytest.approx(1.5)
-        courtesy.accepted("op")
-        assert courtesy.refused("op", 1.0, now_s=5.0) == pytest.approx(1.0)
+class TestRetryThrottle:
+    def test_repeated_refusals_lengthen_the_wait(self) -> None:
+        throttle = RetryThrottle()
+        assert throttle.wait_s("op", now_s=0.0) == 0.0
+        assert throttle.refused("op", 1.0, now_s=0.0) == 1.0
+        assert throttle.wait_s("op", now_s=0.4) == pytest.approx(0.6)
+        assert throttle.wait_s("other", now_s=0.0) == 0.0
+        assert throttle.refused("op", 1.0, now_s=1.0) == pytest.approx(1.5)
+        throttle.accepted("op")
+        assert throttle.refused("op", 1.0, now_s=5.0) == pytest.approx(1.0)
 
     @pytest.mark.parametrize("said_s", [float("inf"), float("nan"), -5.0, 1e300])
-    def test_what_a_broken_peer_says_is_bounded(self, said_s: float) -> None:
-        courtesy = RetryThrottle()
-        assert 0.0 < courtesy.refused("op", said_s, now_s=100.0) <= 60.0
+    def test_the_retry_time_of_a_broken_peer_is_bounded(self, said_s: float) -> None:
+        throttle = RetryThrottle()
+        assert 0.0 < throttle.refused("op", said_s, now_s=100.0) <= 60.0

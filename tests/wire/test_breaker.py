@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hyperscale.wire.retries import Backoff, BreakerState, CircuitBreaker
 
 
-def test_three_failures_within_the_window_open_it() -> None:
+def test_three_failures_within_the_window_open_the_circuit() -> None:
     breaker = CircuitBreaker()
     for now_s in (0.0, 1.0):
         breaker.failed(now_s=now_s)
@@ -18,7 +18,7 @@ def test_three_failures_within_the_window_open_it() -> None:
     assert breaker.try_begin(now_s=30.0) == 9.0
 
 
-def test_failures_further_apart_do_not() -> None:
+def test_failures_far_apart_do_not_open_the_circuit() -> None:
     breaker = CircuitBreaker()
     for now_s in (0.0, 20.0, 31.0, 55.0, 70.0):
         breaker.failed(now_s=now_s)
@@ -51,7 +51,7 @@ def test_after_the_recovery_time_one_call_tries_and_its_outcome_decides() -> Non
     assert breaker.state(now_s=10.0) is BreakerState.CLOSED
 
 
-def test_a_failed_trial_opens_it_again_at_once() -> None:
+def test_a_failed_trial_opens_the_circuit_again() -> None:
     breaker = opened()
     breaker.try_begin(now_s=10.0)
     breaker.failed(now_s=11.0)
@@ -66,7 +66,9 @@ def test_an_abandoned_trial_lets_the_next_one_try() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["begin", "ok", "bad", "drop"]), st.floats(0, 20))))
-def test_it_never_stays_shut_longer_than_its_recovery_time(script: list[tuple[str, float]]) -> None:
+def test_the_circuit_is_never_open_longer_than_the_recovery_time(
+    script: list[tuple[str, float]],
+) -> None:
     breaker, now_s = CircuitBreaker(), 0.0
     for what, step_s in script:
         now_s += step_s

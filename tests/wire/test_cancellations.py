@@ -66,7 +66,7 @@ def test_a_cancelled_call_ends_its_handler_and_the_connection_is_as_before() -> 
     run(main)
 
 
-def test_a_call_cancelled_before_it_is_sent_never_leaves() -> None:
+def test_a_call_cancelled_before_it_is_sent_is_never_sent() -> None:
     async def main() -> None:
         slow = Slow()
         slow.handlers.add(Fetch, lambda _, fetch: Answer(str(fetch.parts)))

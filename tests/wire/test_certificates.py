@@ -62,7 +62,7 @@ class TestCerts:
         context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
         assert context.get_ca_certs()
 
-    def test_nothing_is_ever_overwritten(
+    def test_existing_files_are_not_overwritten(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         certs(tmp_path, "--role", "client")
@@ -123,13 +123,15 @@ class TestFiles:
 
 
 class TestSecret:
-    def test_it_prints_a_strong_one(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_secret_command_prints_a_strong_secret(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         assert main(["secret"]) == 0
         text = capsys.readouterr().out.strip()
         assert len(text) >= 43
         Secrets(text)
 
-    def test_it_writes_one_only_its_owner_can_read_and_only_once(self, tmp_path: Path) -> None:
+    def test_the_secret_command_writes_a_private_file_once(self, tmp_path: Path) -> None:
         path = tmp_path / "cluster.secret"
         assert main(["secret", "--out", str(path)]) == 0
         assert mode_of(path) == 0o600
@@ -138,7 +140,7 @@ class TestSecret:
         assert read_secret_file(path) == secret
         Secrets(secret)
 
-    def test_a_secret_file_is_read_with_care(self, tmp_path: Path) -> None:
+    def test_the_secret_in_a_file_is_stripped_and_checked(self, tmp_path: Path) -> None:
         path = tmp_path / "s"
         with pytest.raises(InputError, match="cannot be read"):
             read_secret_file(path)

@@ -296,7 +296,7 @@ class TestStopping:
 
         run(main)
 
-    def test_an_address_in_use_is_the_users_to_mend(self) -> None:
+    def test_an_address_in_use_is_an_input_error(self) -> None:
         async def main() -> None:
             async with server("a") as a, server("b") as b:
                 address = await a.listen("127.0.0.1", 0)

@@ -9,7 +9,7 @@ moments = st.floats(0, 100, allow_nan=False)
 
 
 @given(st.dictionaries(st.integers(1, 1000), moments, max_size=50), st.sets(st.integers(1, 1000)))
-def test_each_expires_once_within_a_quantum_unless_it_was_removed(
+def test_each_deadline_expires_once_within_a_quantum_unless_removed(
     due: dict[int, float], removed: set[int]
 ) -> None:
     deadlines = CallDeadlines()
@@ -26,7 +26,7 @@ def test_each_expires_once_within_a_quantum_unless_it_was_removed(
         assert due[number] <= at_s <= due[number] + 2 * QUANTUM_S
 
 
-def test_a_million_calls_with_the_same_deadline_leave_nothing() -> None:
+def test_removed_deadlines_leave_nothing_to_wake_for() -> None:
     deadlines = CallDeadlines()
     for number in range(10_000):
         deadlines.remove(number, deadlines.add(number, 30 + number / 1e6))

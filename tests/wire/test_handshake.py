@@ -95,7 +95,7 @@ def test_two_nodes_with_the_same_secret_agree_and_can_talk() -> None:
     assert one.opener.open(head, two.sealer.seal(head, b"to dialer")) == b"to dialer"
 
 
-def test_nothing_but_the_hello_is_readable_on_the_wire() -> None:
+def test_only_the_hello_is_readable_on_the_wire() -> None:
     dialer, acceptor = side(is_dialer=True), side(is_dialer=False)
     hello = dialer.begin()
     answer = acceptor.receive(frames(hello)[0])
@@ -108,7 +108,7 @@ def test_without_secrets_both_agree_in_the_clear() -> None:
     agreed(side(is_dialer=True, secret=None), side(is_dialer=False, secret=None))
 
 
-def test_capabilities_are_what_both_have() -> None:
+def test_capabilities_are_those_of_both_sides() -> None:
     dialer = side(is_dialer=True, capabilities=["a", "b"])
     acceptor = side(is_dialer=False, capabilities=["b", "c"])
     agreed(dialer, acceptor)
@@ -117,7 +117,7 @@ def test_capabilities_are_what_both_have() -> None:
 
 
 @pytest.mark.parametrize("theirs", [(1, 0), (1, 1), (1, 2), (1, 3), (1, 9)])
-def test_minor_versions_meet_at_the_older(theirs: tuple[int, int]) -> None:
+def test_the_older_minor_version_is_used(theirs: tuple[int, int]) -> None:
     dialer = side(is_dialer=True, protocol=(1, 2))
     acceptor = side(is_dialer=False, protocol=theirs)
     agreed(dialer, acceptor)
@@ -126,7 +126,7 @@ def test_minor_versions_meet_at_the_older(theirs: tuple[int, int]) -> None:
         assert each.result.protocol == min((1, 2), theirs)
 
 
-def test_a_newer_minor_may_say_more_than_we_know() -> None:
+def test_unknown_fields_of_a_newer_minor_version_are_ignored() -> None:
     acceptor = side(is_dialer=False, secret=None)
     newer = {
         "major": PROTOCOL[0],
@@ -218,7 +218,7 @@ def test_another_environment_is_refused_with_both() -> None:
     )
 
 
-def test_cluster_and_environment_are_judged_before_any_other_field_is_read() -> None:
+def test_cluster_and_environment_are_checked_before_other_fields() -> None:
     acceptor = side(is_dialer=False, secret=None, cluster="theirs")
     hello = REGISTRY.encode(HandshakeHello(*PROTOCOL, security="none", salt=bytes(32)))
     acceptor.receive(frames(encode_head(1, 0, 0, 0, len(hello)) + hello)[0])
@@ -262,7 +262,7 @@ def test_a_rotation_in_three_rounds_refuses_nobody() -> None:
             )
 
 
-def test_the_caller_may_refuse_for_reasons_of_its_own() -> None:
+def test_the_acceptor_may_refuse_for_its_own_reasons() -> None:
     def check_peer(peer: Introduction) -> None:
         raise PeerProtocolError(f"no room for {peer.node_id}", reason=RefusalReason.CROWDED)
 
@@ -283,7 +283,7 @@ def test_the_dialer_may_refuse_too() -> None:
 
 
 class TestCertificates:
-    def test_a_certificate_must_vouch_for_what_the_peer_says(self) -> None:
+    def test_a_certificate_must_match_the_introduction(self) -> None:
         def dial(certificate: CertificateIdentity, **intro: Any) -> dict[str, PeerProtocolError]:
             acceptor = side(is_dialer=False, mode=SecurityMode.TLS, certificate=certificate)
             return shake(
@@ -309,13 +309,13 @@ class TestCertificates:
         )
         assert "says it is a manager, its certificate says worker" in str(lies["role"]["dialer"])
 
-    def test_tls_without_a_certificate_is_our_bug(self) -> None:
+    def test_tls_without_a_certificate_is_an_invariant_error(self) -> None:
         with pytest.raises(InvariantError):
             side(is_dialer=True, mode=SecurityMode.TLS)
 
 
 class TestAttacks:
-    def test_a_recorded_dialer_does_not_get_in_again(self) -> None:
+    def test_a_recorded_handshake_cannot_be_replayed(self) -> None:
         dialer, first, second = side(is_dialer=True), side(is_dialer=False), side(is_dialer=False)
         hello = dialer.begin()
         named = dialer.receive(frames(first.receive(frames(hello)[0]))[0])
@@ -327,7 +327,7 @@ class TestAttacks:
             second.receive(frames(named)[0])
         assert caught.value.reason is RefusalReason.SECRET
 
-    def test_a_dialers_own_words_sent_back_to_it_do_not_open(self) -> None:
+    def test_frames_reflected_to_their_sender_do_not_open(self) -> None:
         dialer = side(is_dialer=True)
         hello = dialer.begin()
         named = dialer.receive(frames(hello)[0])
@@ -389,7 +389,7 @@ class TestAttacks:
             machine.refusal(error)
         assert machine.result is None
 
-    def test_what_a_stranger_writes_is_fit_for_a_log(self) -> None:
+    def test_text_of_an_unauthenticated_peer_is_escaped_for_the_log(self) -> None:
         errors = shake(side(is_dialer=True, cluster="a\x1b[31m\n"), side(is_dialer=False))
         assert "\x1b" not in str(errors["acceptor"])
         assert "\n" not in str(errors["acceptor"])

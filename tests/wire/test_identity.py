@@ -15,7 +15,7 @@ from hyperscale.wire.security import Security, is_loopback
 from tests.lab.peers import secured
 
 
-def test_what_is_written_into_a_certificate_is_read_back() -> None:
+def test_an_identity_survives_a_certificate() -> None:
     vouched = CertificateIdentity(
         frozenset({Role.MANAGER, Role.GATE}), "acme", "prod", "eu-1", "m1"
     )

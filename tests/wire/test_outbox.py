@@ -51,7 +51,7 @@ def test_each_priority_fills_the_box_to_its_own_mark(priority: int, taken: int) 
     assert box.held_bytes == taken * 100
 
 
-def test_an_old_one_way_makes_room_for_a_new_one_of_its_lane() -> None:
+def test_an_old_one_way_message_makes_room_for_a_new_one_of_its_lane() -> None:
     box = Outbox(bytes_max=1000)
     for size in range(80, 85):
         box.push(entry(3, size))
@@ -89,7 +89,7 @@ def test_critical_pushes_out_low_and_then_normal_one_ways_but_nothing_else() -> 
         box.push(entry(0))
 
 
-def test_what_is_past_its_deadline_is_not_sent() -> None:
+def test_a_frame_past_its_deadline_is_not_sent() -> None:
     box = Outbox()
     late, good = entry(1, deadline_s=5.0), entry(1, deadline_s=9.0)
     box.push(late)
@@ -99,7 +99,7 @@ def test_what_is_past_its_deadline_is_not_sent() -> None:
     assert (box.expired, box.held_bytes) == (1, 0)
 
 
-def test_a_request_can_be_taken_back_until_it_is_sent() -> None:
+def test_a_request_can_be_discarded_until_it_is_sent() -> None:
     box = Outbox()
     one, two = entry(1, request_id=1), entry(1, request_id=2)
     box.push(one)
@@ -111,7 +111,7 @@ def test_a_request_can_be_taken_back_until_it_is_sent() -> None:
     assert box.held_bytes == 0
 
 
-def test_taking_many_back_leaves_nothing_behind() -> None:
+def test_discarding_many_frames_frees_their_memory() -> None:
     box = Outbox()
     tracemalloc.start()
     for _ in range(20_000):

@@ -15,7 +15,7 @@ from tests.lab.waiting import soon, until_async
 from tests.wire.raw_peer import Raw
 
 
-def test_a_refused_call_is_repeated_when_the_peer_said_so() -> None:
+def test_a_refused_call_is_repeated_after_the_time_the_peer_asked_for() -> None:
     async def main() -> None:
         refusals = 2
 
@@ -39,7 +39,7 @@ def test_a_refused_call_is_repeated_when_the_peer_said_so() -> None:
     run(main)
 
 
-def test_a_call_that_may_not_wait_that_long_fails_at_once_and_so_does_the_next() -> None:
+def test_a_call_whose_deadline_is_before_the_retry_fails_at_once() -> None:
     async def main() -> None:
         asked = 0
 

@@ -33,7 +33,7 @@ def test_a_question_is_answered() -> None:
 
 
 @pytest.mark.parametrize("secret", ["correct horse battery staple", None])
-def test_many_questions_share_one_connection_and_answers_find_their_askers(
+def test_many_calls_share_one_connection_and_get_their_own_replies(
     secret: str | None,
 ) -> None:
     async def main() -> None:
@@ -164,7 +164,9 @@ class TestFailures:
         assert isinstance(error, RemoteError)
         assert (error.code, error.code_text) == (RemoteErrorCode.OTHER, "too_early")
 
-    def test_an_unexpected_error_stays_inside(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_the_text_of_an_unexpected_error_is_not_sent(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         error = self.call_failing_with(ValueError("/secret/path"))
         assert isinstance(error, RemoteError)
         assert error.code is RemoteErrorCode.INTERNAL
@@ -178,7 +180,7 @@ class TestFailures:
         assert error.retry_after_s == 7.5
         assert error.is_definite
 
-    def test_a_message_nobody_serves_or_knows_or_may_send_fails_and_the_connection_stays(
+    def test_an_unhandled_unknown_or_forbidden_message_fails_its_call_only(
         self,
     ) -> None:
         async def main() -> None:

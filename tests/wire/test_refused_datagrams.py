@@ -105,20 +105,20 @@ def attacked(
 
 
 @pytest.mark.parametrize("what", UDP)
-def test_a_foreign_datagram_is_refused_in_silence_and_the_node_hears_on(
+def test_a_foreign_datagram_gets_no_answer_and_the_node_goes_on(
     what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     build, reason = UDP[what]
     attacked(build, reason, caplog)
 
 
-def test_a_sealed_one_is_refused_by_a_node_without_secret(
+def test_a_sealed_datagram_is_refused_by_a_node_without_secret(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     attacked(lambda: [said(SECRET, "a")] * 3, RefusalReason.SEALED, caplog, secret=None)
 
 
-def test_reordered_ones_are_heard_and_random_ones_are_not() -> None:
+def test_reordered_datagrams_are_accepted_and_random_ones_refused() -> None:
     async def main() -> None:
         heard: list[Any] = []
         rng = random.Random(5)

@@ -190,7 +190,7 @@ TCP: dict[str, tuple[Attack, RefusalReason]] = {
 
 
 @pytest.mark.parametrize("what", TCP)
-def test_whoever_breaks_the_protocol_is_refused_and_the_node_serves_on(
+def test_a_peer_that_breaks_the_protocol_is_refused_and_others_are_served(
     what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     attack, reason = TCP[what]
@@ -212,7 +212,7 @@ def test_the_old_secret_is_refused_once_the_rotation_is_over(
     attacked(dialling(secret=OTHER), RefusalReason.SECRET, caplog)
 
 
-def test_a_sealed_stranger_is_refused_by_a_node_without_secret(
+def test_a_dialer_with_a_secret_is_refused_by_a_node_without_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -225,7 +225,7 @@ def test_a_sealed_stranger_is_refused_by_a_node_without_secret(
     run(main)
 
 
-def test_the_refused_are_told_both_values() -> None:
+def test_a_refusal_names_the_values_of_both_sides() -> None:
     async def main() -> None:
         async with (
             server("target", intro={"cluster": "theirs"}) as node,
@@ -240,11 +240,11 @@ def test_the_refused_are_told_both_values() -> None:
     run(main)
 
 
-def test_whoever_is_slow_to_introduce_itself_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_handshake_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     attacked(saying(b"\0"), RefusalReason.SLOW, caplog, limits=ServerLimits(handshake_s=0.1))
 
 
-def test_too_many_handshakes_are_turned_away_and_friends_get_in_afterwards() -> None:
+def test_handshakes_are_bounded_and_accepted_again_afterwards() -> None:
     async def main() -> None:
         async with (
             server("target", handlers=echoing(), limits=ServerLimits(handshakes_max=5)) as node,

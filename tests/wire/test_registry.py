@@ -87,7 +87,7 @@ def test_unknown_fields_are_ignored_and_missing_ones_take_their_default() -> Non
         (b"\x01\xf4" + bytes(SizeClass.DATAGRAM + 1), RefusalReason.OVERSIZED),
     ],
 )
-def test_what_a_peer_gets_wrong_has_a_reason(data: bytes, reason: RefusalReason) -> None:
+def test_a_mistake_of_a_peer_has_a_refusal_reason(data: bytes, reason: RefusalReason) -> None:
     registry, _ = fresh()
     with pytest.raises(PeerProtocolError) as caught:
         registry.unpack(data)
@@ -100,7 +100,7 @@ def test_a_malformed_field_is_named() -> None:
         registry.decode(500, msgspec.msgpack.encode({"text": "a", "count": "many"}))
 
 
-def test_a_message_that_outgrew_its_class_is_our_bug_before_it_is_sent() -> None:
+def test_a_message_over_its_size_class_is_an_invariant_error() -> None:
     registry, note = fresh()
     with pytest.raises(InvariantError, match="DATAGRAM"):
         registry.encode(note(text="x" * 2000))
@@ -118,7 +118,7 @@ def test_two_messages_cannot_share_a_number() -> None:
         )
 
 
-def test_what_is_not_registered_is_not_sent() -> None:
+def test_an_unregistered_message_is_not_sent() -> None:
     class Stranger(Struct):
         pass
 

@@ -74,17 +74,17 @@ class TestDatagrams:
     def test_another_secret_does_not_open(self) -> None:
         assert refusal(sealer(NEW, "b"), sealer(OTHER).seal(b"x")) is RefusalReason.SECRET
 
-    def test_no_secret_is_not_heard_by_a_node_with_one_nor_the_reverse(self) -> None:
+    def test_sealed_and_unsealed_nodes_refuse_each_others_datagrams(self) -> None:
         assert refusal(sealer(NEW, "b"), sealer(None).seal(b"x")) is RefusalReason.UNSEALED
         assert refusal(sealer(None, "b"), sealer(NEW).seal(b"x")) is RefusalReason.SEALED
 
-    def test_without_secrets_datagrams_are_heard_and_replays_are_not(self) -> None:
+    def test_without_secrets_replayed_datagrams_are_refused(self) -> None:
         receiver = sealer(None, "b")
         datagram = sealer(None).seal(b"x")
         assert receiver.open(datagram).plain == b"x"
         assert refusal(receiver, datagram) is RefusalReason.REPLAYED
 
-    def test_rotation_hears_both_secrets_and_then_only_the_new(self) -> None:
+    def test_a_rotation_accepts_both_secrets_and_then_only_the_new(self) -> None:
         during, after = sealer(NEW, "b", previous=OLD), sealer(NEW, "b")
         assert during.open(sealer(OLD).seal(b"old")).plain == b"old"
         assert during.open(sealer(NEW, "c").seal(b"new")).plain == b"new"
@@ -98,7 +98,7 @@ class TestDatagrams:
                 hearer = sealer(two[0], "b", previous=two[1])
                 assert hearer.open(speaker.seal(b"x")).plain == b"x"
 
-    def test_a_sender_may_change_its_secret_within_a_life_and_keeps_its_window(self) -> None:
+    def test_a_sender_that_changes_its_secret_keeps_its_window(self) -> None:
         receiver = sealer(NEW, "b", previous=OLD)
         first = sealer(OLD).seal(b"1")
         receiver.open(first)
@@ -108,7 +108,7 @@ class TestDatagrams:
         assert receiver.open(next_counter).plain == b"2"
         assert refusal(receiver, first) is RefusalReason.REPLAYED
 
-    def test_another_cluster_or_environment_is_not_heard(self) -> None:
+    def test_datagrams_of_another_cluster_or_environment_are_refused(self) -> None:
         stranger = DatagramSealer(Secrets(NEW), "a", NOW, cluster="c", environment="other")
         assert refusal(sealer(NEW, "b"), stranger.seal(b"x")) is RefusalReason.CLUSTER
 
@@ -132,7 +132,7 @@ class TestDatagrams:
         receiver.open(last)
         assert refusal(receiver, first) is RefusalReason.REPLAYED
 
-    def test_an_earlier_life_of_a_node_is_not_heard_again(self) -> None:
+    def test_datagrams_of_an_earlier_incarnation_are_refused(self) -> None:
         receiver = sealer(NEW, "b")
         old, new = sealer(incarnation=NOW), sealer(incarnation=NOW + 1)
         late = old.seal(b"late")
@@ -140,7 +140,7 @@ class TestDatagrams:
         receiver.open(new.seal(b"y"))
         assert refusal(receiver, late) is RefusalReason.INCARNATION
 
-    def test_a_forged_new_life_does_not_silence_the_true_one(self) -> None:
+    def test_a_forged_incarnation_does_not_block_the_true_one(self) -> None:
         receiver, true = sealer(NEW, "b"), sealer()
         receiver.open(true.seal(b"x"))
         assert (
@@ -157,7 +157,7 @@ class TestDatagrams:
         assert refusal(receiver, bytes(forged)) is RefusalReason.SECRET
         assert receiver.open(true.seal(b"y")).plain == b"y"
 
-    def test_a_node_does_not_hear_itself(self) -> None:
+    def test_a_node_refuses_its_own_datagrams(self) -> None:
         node = sealer()
         assert refusal(node, node.seal(b"x")) is RefusalReason.LOOPED
 
@@ -193,7 +193,7 @@ class TestDatagrams:
 
 class TestReplayWindow:
     @given(st.lists(st.integers(0, 3 * WINDOW), max_size=60))
-    def test_it_agrees_with_remembering_everything(self, counters: list[int]) -> None:
+    def test_the_replay_window_agrees_with_a_set_of_all_counters(self, counters: list[int]) -> None:
         window, seen = ReplayWindow(), set[int]()
         for counter in counters:
             highest = max(seen, default=-1)

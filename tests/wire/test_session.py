@@ -124,7 +124,7 @@ def ask(end: End, text: str = "hi", deadline_s: float = 0.0, reply: type[Struct]
     return box
 
 
-def test_requests_of_both_sides_are_told_apart() -> None:
+def test_requests_of_both_sides_have_distinct_ids() -> None:
     one, two = pair()
     box_one, box_two = ask(one, "one"), ask(two, "two")
     exchange(one, two)
@@ -159,14 +159,14 @@ def test_answers_in_any_order_and_cancels_find_their_request(
     assert not two.session.inbound
 
 
-def test_the_deadline_that_travels_is_what_is_left_when_it_is_sent() -> None:
+def test_the_deadline_on_the_wire_is_the_time_remaining_when_sent() -> None:
     one, two = pair()
     ask(one, deadline_s=10.0)
     two.take(one.out(now_s=7.0), now_s=107.0)
     assert two.calls[0].deadline_s == pytest.approx(110.0, abs=0.002)
 
 
-def test_past_its_deadline_a_request_fails_here_and_is_cancelled_there() -> None:
+def test_a_request_past_its_deadline_fails_and_is_cancelled_at_the_peer() -> None:
     one, two = pair()
     box = ask(one, deadline_s=1.0)
     exchange(one, two)
@@ -181,7 +181,7 @@ def test_past_its_deadline_a_request_fails_here_and_is_cancelled_there() -> None
     assert not two.session.outbox
 
 
-def test_a_request_that_was_not_sent_in_time_was_certainly_not_carried_out() -> None:
+def test_a_request_not_sent_in_time_was_certainly_not_executed() -> None:
     one, _ = pair()
     box = ask(one, deadline_s=1.0)
     one.session.wake_at_s()
@@ -190,7 +190,7 @@ def test_a_request_that_was_not_sent_in_time_was_certainly_not_carried_out() -> 
     assert one.out(now_s=1.05) == b""
 
 
-def test_when_it_closes_what_was_sent_is_open_and_what_was_not_is_certain() -> None:
+def test_a_closed_session_tells_sent_requests_from_unsent_ones() -> None:
     one, two = pair()
     sent = ask(one, "sent")
     exchange(one, two)
@@ -210,7 +210,7 @@ def test_request_ids_wrap_around_and_skip_pending_calls() -> None:
     assert [calls.take_id() for _ in range(3)] == [REQUEST_ID_MAX, 3, 5]
 
 
-def test_the_urgent_overtakes_what_waits() -> None:
+def test_urgent_messages_overtake_waiting_ones() -> None:
     one, two = pair()
     for text in ("a", "b"):
         one.session.send(Note(text))
@@ -219,7 +219,7 @@ def test_the_urgent_overtakes_what_waits() -> None:
     assert [call.message.text for call in two.calls] == ["now", "a", "b"]
 
 
-class TestWhatAPeerMayNot:
+class TestProtocolBreaches:
     def test_a_malformed_message_fails_and_the_session_goes_on(self) -> None:
         one, two = pair()
         body = msgspec.msgpack.encode({"text": 5})
@@ -241,7 +241,7 @@ class TestWhatAPeerMayNot:
         assert isinstance(box.error, RemoteError)
         assert box.error.code is RemoteErrorCode.UNEXPECTED
 
-    def test_a_guest_may_not_send_what_is_for_members(self) -> None:
+    def test_a_client_may_not_send_messages_of_nodes(self) -> None:
         one, two = pair(role=Role.CLIENT)
         box = Box()
         one.session.request(Fetch(1), Chunk, box, deadline_s=0.0)
@@ -252,19 +252,19 @@ class TestWhatAPeerMayNot:
         assert two.calls == []
         assert two.refused == [RefusalReason.ROLE, RefusalReason.ROLE]
 
-    def test_an_answer_nobody_waits_for_is_ignored(self) -> None:
+    def test_a_reply_without_a_pending_call_is_ignored(self) -> None:
         one, two = pair()
         one.take(two.sealed(Answer("?"), 77))
         assert one.session.replies_late == 1
 
-    def test_a_number_in_use_ends_the_session(self) -> None:
+    def test_a_request_id_in_use_ends_the_session(self) -> None:
         one, two = pair()
         two.take(one.sealed(Question("a"), 9))
         with pytest.raises(PeerProtocolError) as caught:
             two.take(one.sealed(Question("b"), 9))
         assert caught.value.reason is RefusalReason.UNEXPECTED
 
-    def test_cancels_and_credits_for_nothing_are_ignored(self) -> None:
+    def test_cancels_and_credits_of_unknown_calls_are_ignored(self) -> None:
         one, two = pair()
         two.take(one.sealed(CancelCall(), 9) + one.sealed(StreamCredit(5), 9))
         assert two.calls == []
@@ -339,7 +339,7 @@ class TestStreams:
 
 
 class TestKeepAlive:
-    def test_silence_is_questioned_and_then_ends_the_session(self) -> None:
+    def test_a_silent_peer_is_pinged_and_then_lost(self) -> None:
         one, _ = pair()
         assert one.session.wake_at_s() == PING_AFTER_S
         assert one.session.tick(now_s=PING_AFTER_S)
@@ -347,7 +347,7 @@ class TestKeepAlive:
         assert one.session.wake_at_s() == LOST_AFTER_S
         assert not one.session.tick(now_s=LOST_AFTER_S)
 
-    def test_a_ping_is_answered_and_any_frame_counts_as_life(self) -> None:
+    def test_a_keep_alive_is_answered_and_any_frame_counts(self) -> None:
         one, two = pair()
         one.session.wake_at_s()
         one.session.tick(now_s=PING_AFTER_S)
@@ -355,7 +355,7 @@ class TestKeepAlive:
         assert one.session.wake_at_s() == 2 * PING_AFTER_S
         assert one.session.frames_received == 1
 
-    def test_a_stall_of_ours_is_no_silence_of_the_peers(self) -> None:
+    def test_a_stall_of_this_node_is_not_silence_of_the_peer(self) -> None:
         one, two = pair()
         one.session.wake_at_s()
         late_s = PING_AFTER_S + 60.0
@@ -374,7 +374,7 @@ class TestKeepAlive:
                 break
         assert not alive
 
-    def test_pings_one_way_and_the_other_do_not_keep_each_other_busy(self) -> None:
+    def test_keep_alives_of_both_sides_do_not_trigger_each_other(self) -> None:
         one, two = pair()
         two.take(one.sealed(KeepAlive(), 0) + one.sealed(KeepAliveReply(), 0))
         one.take(two.out())
@@ -383,7 +383,7 @@ class TestKeepAlive:
 
 
 class TestGoodbye:
-    def test_both_finish_what_is_in_flight_and_then_are_drained(self) -> None:
+    def test_both_sides_finish_calls_in_flight_before_they_are_drained(self) -> None:
         one, two = pair()
         box = ask(one)
         exchange(one, two)
@@ -398,7 +398,7 @@ class TestGoodbye:
         assert one.session.is_drained
         assert two.session.is_drained
 
-    def test_a_goodbye_leaves_after_the_requests_before_it(self) -> None:
+    def test_go_away_is_sent_after_the_requests_before_it(self) -> None:
         one, two = pair()
         ask(one)
         one.session.send(Note("low"))
@@ -406,7 +406,7 @@ class TestGoodbye:
         two.take(one.out())
         assert [type(call.message) for call in two.calls] == [Question, Note]
 
-    def test_goodbyes_repeated_or_unsolicited_do_no_harm(self) -> None:
+    def test_repeated_or_unsolicited_go_aways_do_no_harm(self) -> None:
         one, two = pair()
         two.take(one.sealed(GoAway("a"), 0) + one.sealed(GoAway("b"), 0))
         assert two.session.is_leaving

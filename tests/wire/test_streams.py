@@ -81,7 +81,7 @@ def test_other_calls_are_answered_while_a_stream_runs() -> None:
     run(main)
 
 
-def test_a_stream_that_fails_says_so_after_what_it_gave() -> None:
+def test_a_failing_stream_raises_after_its_items() -> None:
     async def main() -> None:
         async def parts(_call: InboundCall, _fetch: Fetch) -> AsyncGenerator[Chunk, None]:
             yield Chunk(b"one")
