@@ -249,7 +249,7 @@ class AgentDriver(NodeService):
 
     async def _send_when_stored(self, attempt_id: AttemptId, storing: asyncio.Future[None]) -> None:
         try:
-            await asyncio.shield(storing)  # a node that stops cancels this task, not the write
+            await storing
         except OSError as error:  # a result sent from memory is better than none
             fields = {**asdict(attempt_id), "error": str(error)}
             _log.error("result.not_stored: %s", error, extra=fields)

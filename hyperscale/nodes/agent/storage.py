@@ -103,8 +103,11 @@ class WorkerStorage:
     def run(
         self, work: Callable[_P, _R], *arguments: _P.args, **_: _P.kwargs
     ) -> asyncio.Future[_R]:
-        """Call a blocking function in the storage thread, after all calls before it."""
-        return asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+        """Call a blocking function in the storage thread, after all earlier calls.
+
+        It is called even if the caller is cancelled: a stopping node still writes its results."""
+        loop = asyncio.get_running_loop()
+        return asyncio.shield(loop.run_in_executor(self._thread, work, *arguments))
 
 
 class BundleError(HyperscaleError):

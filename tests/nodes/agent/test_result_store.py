@@ -1,10 +1,13 @@
 """Results on disk are complete or absent."""
 
+import asyncio
+import threading
 from pathlib import Path
 
 from hyperscale.jobs.messages import AttemptId, DeliverResult
-from hyperscale.nodes.agent.storage import ResultStore
+from hyperscale.nodes.agent.storage import ResultStore, WorkerStorage
 from hyperscale.plan.status import PartStatus
+from tests.lab.loops import on_loop
 
 
 def finished(job: str = "dc.1-a", attempt: int = 1) -> DeliverResult:
@@ -51,3 +54,19 @@ def test_a_job_name_cannot_write_outside_the_directory(tmp_path: Path) -> None:
     store = ResultStore(tmp_path / "results")
     store.store(finished("../../outside"))
     assert len(list((tmp_path / "results").iterdir())) == 1
+
+
+@on_loop
+async def test_a_result_that_waits_for_the_disk_is_written_although_its_task_is_cancelled(
+    tmp_path: Path,
+) -> None:
+    storage = WorkerStorage(tmp_path)
+    disk_is_free = threading.Event()
+    earlier = storage.run(disk_is_free.wait)
+    waiting = storage.run(storage.results.store, finished())
+    waiting.cancel()
+    await asyncio.sleep(0)
+    disk_is_free.set()
+    await earlier
+    await storage.close()
+    assert len(list(tmp_path.rglob("*.result"))) == 1
