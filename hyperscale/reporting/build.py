@@ -98,7 +98,7 @@ def build_result(
 
 
 def clean(text: str) -> str:
-    """Text as every encoding can carry it: undecodable file names and the like hold surrogates."""
+    """Replace what cannot be encoded: undecodable file names and the like hold surrogates."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -232,5 +232,5 @@ def _round(value: float) -> float:
 
 
 def _round_maybe(value: float | None) -> float | None:
-    """A custom metric may be infinite or not a number, which JSON cannot say: that is None."""
+    """Round a number; return None for one that JSON cannot hold (infinite or not a number)."""
     return None if value is None or not math.isfinite(value) else _round(value)

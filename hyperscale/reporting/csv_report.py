@@ -57,5 +57,5 @@ def _row(workflow: WorkflowResult, step: StepResult) -> list[str | int | float |
 
 
 def _pairs(counts: dict[str, int]) -> str:
-    """`200=980 503=20`: several counts in one cell."""
+    """Return several counts for one cell: `200=980 503=20`."""
     return " ".join(f"{key}={count}" for key, count in counts.items())

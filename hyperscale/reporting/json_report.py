@@ -7,7 +7,7 @@ from hyperscale.reporting.results import SCHEMA_VERSION, RunResult
 
 
 def encode_json(result: RunResult, *, indent: int = 0) -> bytes:
-    """One line, or indented by `indent` spaces."""
+    """Return the result as one line, or indented by `indent` spaces."""
     encoded = msgspec.json.encode(result)
     if indent > 0:
         encoded = msgspec.json.format(encoded, indent=indent)
@@ -15,7 +15,7 @@ def encode_json(result: RunResult, *, indent: int = 0) -> bytes:
 
 
 def decode_json(content: bytes, *, where: str = "result") -> RunResult:
-    """A result from what `encode_json` wrote, of this schema version."""
+    """Return the result that `encode_json` wrote. Raises InputError for another schema version."""
     try:
         version = msgspec.json.decode(content, type=_Versioned).schema
         if version != SCHEMA_VERSION:

@@ -76,7 +76,7 @@ class ResultSet(Struct, frozen=True, kw_only=True):
     workflows: tuple[WorkflowMetricSet, ...]
 
     def metrics(self) -> Iterator[WorkflowMetric]:
-        """Every number there is, workflow by workflow."""
+        """Yield every number of the run, workflow by workflow."""
         for workflow in self.workflows:
             yield from workflow.metrics.metrics
             yield from workflow.metrics.custom

@@ -36,7 +36,7 @@ class StyledLine:
     def add_fit(
         self, text: str, width: int, role: str = "", *, right: bool = False
     ) -> "StyledLine":
-        """`text` in exactly `width` cells: clipped or padded."""
+        """Add `text` in exactly `width` cells: clipped or padded."""
         if text.isascii() and text.isprintable() and len(text) <= width:
             fitted = text.rjust(width) if right else text.ljust(width)
         else:
@@ -58,7 +58,7 @@ class StyledLine:
         return self
 
     def render(self, width: int) -> str:
-        """The line with its control sequences, at most `width` cells wide."""
+        """Return the line with its control sequences, at most `width` cells wide."""
         theme = self._theme
         if self.width <= width:
             return "".join([theme.paint(text, role) for text, role in self._parts])
@@ -80,7 +80,7 @@ class StyledLine:
 def wrap(
     theme: Theme, head: StyledLine, parts: Sequence[StyledLine], width: int, *, gap: str
 ) -> list[StyledLine]:
-    """`parts` behind `head`, over as many lines as they need, all starting where `head` ends."""
+    """Put `parts` behind `head`, over as many lines as they need, each indented to its end."""
     indent = head.width
     lines = [head]
     for part in parts:
@@ -119,7 +119,7 @@ def table(
     indent: int = 0,
     gap: int = 2,
 ) -> list[StyledLine]:
-    """Title line and rows, in at most `width` cells: dropping columns, then narrowing the first."""
+    """Return title and rows; if too wide, columns are dropped, then the first is narrowed."""
     shown = list(columns)
     cells, widths = {}, {}
     for column in columns:

@@ -287,6 +287,6 @@ def _failed(text: str, width: int, theme: Theme) -> list[StyledLine]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """`A`, `A and B`, `A, B and C`."""
+    """Return `A`, `A and B`, or `A, B and C`."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last

@@ -1,8 +1,8 @@
-"""The terminal as a borrowed thing: taken over on `enter`, given back on every way out.
+"""Taking over a terminal on `enter`, and restoring it on every exit.
 
-Alternate screen, hidden cursor, keys without echo. Three things give it back: `leave` (normal
+Alternate screen, hidden cursor, keys without echo. Three things restore it: `leave` (normal
 exits, exceptions, and signals whose default action would end the process), `atexit`, and a
-small guard process for the death nobody can handle, SIGKILL. This module knows nothing of what
+small guard process for SIGKILL, which no process can handle. This module knows nothing of what
 is drawn.
 """
 
@@ -24,8 +24,8 @@ _LEAVE_WITHIN_S = 1.0  # a terminal that takes nothing (stopped with Ctrl-S) can
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 # The guard waits for a word from us. End of file instead of a word means that we were killed, so
-# it does what `leave` would have done. The modes are put back only if they are still ours a
-# moment later: a shell sets its own when a job of its dies, and those are not to be undone.
+# it does what `leave` would have done. The modes are restored only if they are still ours a moment
+# later: a shell sets its own modes when one of its jobs dies, and those must stay.
 _GUARD_SCRIPT = """
 trap '' HUP INT QUIT TERM TSTP TTIN TTOU
 exec 3<&1
@@ -40,7 +40,7 @@ _Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 def in_foreground(fd: int) -> bool:
-    """Whether this process may draw on and read from the terminal `fd`.
+    """Return True if this process may draw on and read from the terminal `fd`.
 
     A job in the background that changes the terminal's modes is stopped by the kernel. A
     terminal that is not our controlling one knows no jobs.
@@ -104,7 +104,7 @@ class Terminal:
             self.fd = -1
 
     def size(self) -> tuple[int, int]:
-        """Columns and rows, asked anew: cheap enough for every frame, and nothing can miss it."""
+        """Return columns and rows: cheap enough to ask for every frame, so no change is missed."""
         try:
             columns, rows = os.get_terminal_size(self.fd)
         except OSError:
@@ -119,14 +119,14 @@ class Terminal:
             return 0
 
     def read(self) -> bytes:
-        """What was typed since the last call."""
+        """Return what was typed since the last call."""
         try:
             return os.read(self.fd, 1024)
         except BlockingIOError:
             return b""
 
     def retake(self) -> bool:
-        """After a stop the shell has set its own modes: take ours again, if it is our turn.
+        """Set our modes again after a stop, when this process is back in the foreground.
 
         Call it between frames; returns True if everything must be drawn again.
         """
@@ -138,7 +138,7 @@ class Terminal:
         return True
 
     def _write_all(self, data: bytes) -> bytes:
-        """Writes `data`, waiting a little; what the terminal did not take is returned."""
+        """Write `data`, waiting a little; return what the terminal did not accept."""
         view = memoryview(data)
         deadline_s = time.monotonic() + _LEAVE_WITHIN_S
         poller = select.poll()
@@ -179,10 +179,10 @@ class Terminal:
 
 
 def _reopen(fd: int) -> int:
-    """A description of our own for the terminal `fd`, so that non-blocking stays our affair.
+    """Open a separate file description of the terminal `fd`, which can be set to non-blocking.
 
-    The flag belongs to the open description, which we share with the shell and with every
-    process on this terminal: set there, it would make their reads fail.
+    The flag belongs to the open file description, which the shell and every process on this
+    terminal share: set there, it would make their reads fail.
     """
     flags = os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
@@ -193,10 +193,10 @@ def _reopen(fd: int) -> int:
 
 
 def _without_echo(modes: _Modes) -> _Modes:
-    """`modes` with keys delivered at once and unseen; Ctrl-C keeps its meaning.
+    """Return `modes` with keys delivered at once and without echo; Ctrl-C still interrupts.
 
-    Ctrl-Z loses it: executors lead their own sessions, so a suspended parent would leave them
-    driving load with nobody watching.
+    Ctrl-Z does not suspend: executors lead their own sessions, so they would go on driving load
+    while the run that watches them is suspended.
     """
     changed = [*modes[:6], list(modes[6])]
     changed[3] &= ~(termios.ICANON | termios.ECHO)
@@ -207,7 +207,7 @@ def _without_echo(modes: _Modes) -> _Modes:
 
 
 def _stty_form(modes: _Modes) -> str:
-    """`modes` as `stty -g` prints and `stty` accepts them."""
+    """Return `modes` as `stty -g` prints and `stty` accepts them."""
     characters = [value if isinstance(value, int) else value[0] for value in modes[6]]
     return ":".join(f"{value:x}" for value in (*modes[:4], *characters))
 

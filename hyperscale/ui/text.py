@@ -11,8 +11,8 @@ import unicodedata
 from collections import deque
 from functools import lru_cache
 
-# Whole escape sequences (colours in captured logs, mostly) vanish; what is left of a broken one
-# shows as a replacement character.
+# Whole escape sequences (mostly colours in captured logs) are removed; the escape character of a
+# broken sequence shows as a replacement character.
 _ESCAPE_SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movement
     r"|\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS and kin, terminated
@@ -27,7 +27,7 @@ _NAME_CHARS_MAX = 4096
 
 
 def clean(text: str, *, unicode: bool = True) -> str:
-    """`text` as one harmless line; with `unicode` off, in ASCII alone."""
+    """Return `text` as one line without control characters; with `unicode` off, in ASCII."""
     if text.isascii() and text.isprintable():
         return text
     return _clean(text[:_NAME_CHARS_MAX], unicode)
@@ -57,12 +57,12 @@ def _clean_character(character: str) -> str:
 
 
 def clean_lines(text: str) -> list[str]:
-    """User output as lines: tabs expanded, each line to be cleaned when drawn."""
+    """Split user output into lines with tabs expanded; each line is cleaned when drawn."""
     return text.expandtabs(4).splitlines()
 
 
 def cell_width(text: str) -> int:
-    """How many terminal cells `text` takes. For cleaned text."""
+    """Return how many terminal cells a cleaned text takes."""
     if text.isascii():
         return len(text)
     return _cell_width(text)
@@ -83,7 +83,7 @@ def _character_width(character: str) -> int:
 
 
 def clip(text: str, width: int, *, ellipsis: str = "…") -> str:
-    """`text` in at most `width` cells, its end replaced by `ellipsis` if it does not fit."""
+    """Return `text` in at most `width` cells, its end replaced by `ellipsis` if it is too wide."""
     if cell_width(text) <= width:
         return text
     if width <= 0:
@@ -103,7 +103,7 @@ def clip(text: str, width: int, *, ellipsis: str = "…") -> str:
 
 
 def wrap_words(text: str, width: int) -> list[str]:
-    """Cleaned `text` over lines of at most `width` cells, broken at spaces where it can be."""
+    """Break cleaned `text` into lines of at most `width` cells, at spaces where possible."""
     lines: list[str] = []
     line = ""
     words = deque(text.split(" "))
@@ -126,12 +126,12 @@ def wrap_words(text: str, width: int) -> list[str]:
 
 
 def format_count(count: int) -> str:
-    """`1234567` as `1,234,567`."""
+    """Return `1,234,567` for 1234567."""
     return f"{count:,}"
 
 
 def format_short(value: float) -> str:
-    """At most five characters: `950`, `12.3k`, `4.56M`. For axes and tight columns."""
+    """Return at most five characters: `950`, `12.3k`, `4.56M`. For axes and tight columns."""
     if not math.isfinite(value):
         return "-"
     return _scaled(value, ("", "k", "M", "G"))
@@ -156,7 +156,7 @@ def _three_digits(value: float) -> str:
 
 
 def format_rate(per_second: float) -> str:
-    """Requests per second as people read them: `12,345`, `42.5`, `0.31`."""
+    """Return requests per second: `12,345`, `42.5`, `0.31`."""
     if not math.isfinite(per_second):
         return "-"
     if per_second >= 100:
@@ -178,7 +178,7 @@ _LATENCY_FORMS = (
 
 
 def format_ms(milliseconds: float | None) -> str:
-    """A latency with its unit: `85us`, `3.14ms`, `250ms`, `1.25s`, `2m05s`."""
+    """Return a latency with its unit: `85us`, `3.14ms`, `250ms`, `1.25s`, `2m05s`."""
     if milliseconds is None or not math.isfinite(milliseconds):
         return "-"
     for limit_ms, unit_ms, unit, digits in _LATENCY_FORMS:
@@ -189,7 +189,7 @@ def format_ms(milliseconds: float | None) -> str:
 
 
 def format_clock(seconds: float) -> str:
-    """A running time: `00:37`, `1:02:03`, `3d 04:05:06`."""
+    """Return a running time: `00:37`, `1:02:03`, `3d 04:05:06`."""
     whole = max(0, int(seconds))
     days, hours = divmod(whole // 3600, 24)
     clock = f"{whole // 60 % 60:02}:{whole % 60:02}"
@@ -199,5 +199,5 @@ def format_clock(seconds: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """`1536` as `1.54 kB`."""
+    """Return `1.54 kB` for 1536."""
     return _scaled(count, (" B", " kB", " MB", " GB"))

@@ -68,17 +68,17 @@ class Theme:
         object.__setattr__(self, "_sgr", sgr)
 
     def clean(self, text: str) -> str:
-        """`text` as this terminal may see it: harmless, one line, in its character set."""
+        """Return `text` as one line without control characters, in the terminal's character set."""
         return clean(text, unicode=self.unicode)
 
     def paint(self, text: str, role: str) -> str:
-        """Cleaned `text` in the look of `role`."""
+        """Return cleaned `text` with the control sequences of `role`."""
         sgr = self._sgr.get(role)
         return f"\x1b[{sgr}m{text}\x1b[0m" if sgr and text else text
 
 
 def detect(environ: Mapping[str, str], *, encoding: str | None, terminal: bool) -> Theme:
-    """The theme for a stream of that encoding under that environment."""
+    """Return the theme for a stream of this encoding in this environment."""
     unicode = _shows_unicode(environ, encoding)
     if not terminal:
         return Theme(unicode=unicode, colors=None)

@@ -59,7 +59,7 @@ def flow(seed: WorkflowPlan, shop: WorkflowPlan, **states: bytes) -> ReceivedCon
     return received_by(shop, [seed, shop], {seed.name: given_})
 
 
-def test_a_value_flows_when_both_sides_name_each_other() -> None:
+def test_a_value_is_passed_if_both_workflows_name_each_other() -> None:
     seed = plan("Seed", provide("key", "Shop"))
     shop = plan("Shop", use("Seed"), depends=("Seed",))
     got = flow(seed, shop, key=b"v")
@@ -70,22 +70,24 @@ def test_a_value_flows_when_both_sides_name_each_other() -> None:
 @pytest.mark.parametrize(
     ("provides", "uses"),
     [
-        (provide("key", "Other"), use("Seed")),  # the provider names somebody else
-        (provide("key"), use("Seed")),  # the provider names nobody
-        (provide("key", "Shop"), use("Other")),  # the user names somebody else
-        (provide("key", "Shop"), use()),  # the user names nobody
+        (provide("key", "Other"), use("Seed")),  # the provider names another workflow
+        (provide("key"), use("Seed")),  # the provider names no workflow
+        (provide("key", "Shop"), use("Other")),  # the user names another workflow
+        (provide("key", "Shop"), use()),  # the user names no workflow
         (provide("token", "Shop"), use("Seed")),  # another key
         (provide("key", "Shop"), use("Seed", keys=("other",))),  # another parameter
     ],
 )
-def test_nothing_flows_when_a_side_is_missing(provides: StatePlan, uses: StatePlan) -> None:
+def test_nothing_is_passed_if_one_workflow_does_not_name_the_other(
+    provides: StatePlan, uses: StatePlan
+) -> None:
     seed, shop = plan("Seed", provides), plan("Shop", uses, depends=("Seed",))
     got = flow(seed, shop, **{provides.name: b"v"})
     assert got.uses == {"take": {}}
     assert got.context == {}
 
 
-def test_nothing_flows_from_a_workflow_it_does_not_depend_on() -> None:
+def test_a_workflow_receives_nothing_from_a_workflow_it_does_not_depend_on() -> None:
     seed, shop = plan("Seed", provide("key", "Shop")), plan("Shop", use("Seed"))
     assert flow(seed, shop, key=b"v").uses == {"take": {}}
 
@@ -125,7 +127,7 @@ def test_the_last_provider_named_wins() -> None:
     assert received_by(shop, [a, b, shop], finished).uses["take"]["key"] == one(b"a")
 
 
-def test_context_of_non_test_dependencies_is_readable_below_what_was_provided() -> None:
+def test_provided_values_override_the_context_of_non_test_dependencies() -> None:
     seed = plan("Seed", provide("key", "Shop"), is_test=False)
     load = plan("Load")
     other = plan("Other", is_test=False)
@@ -147,7 +149,7 @@ def test_too_much_context_is_refused_naming_the_largest() -> None:
         namespace_of(seed, [part])
 
 
-def test_a_workflow_whose_dependencies_left_nothing_starts_empty() -> None:
+def test_a_workflow_whose_dependencies_provide_nothing_starts_with_empty_context() -> None:
     shop = plan("Shop", use("Seed"), depends=("Seed",))
     assert received_by(shop, [shop], {}) == ReceivedContext(uses={"take": {}})
     assert namespace_of(shop, []) == Namespace()
@@ -157,7 +159,7 @@ values = st.dictionaries(st.text(max_size=8), st.binary(max_size=32), max_size=4
 
 
 @given(st.integers(0, 99), values, values)
-def test_what_was_provided_survives_its_travel(
+def test_provided_values_survive_encoding(
     slot: int, states: dict[str, bytes], context: dict[str, bytes]
 ) -> None:
     provided = Provided(slot=slot, states=states, context=context)
@@ -174,6 +176,6 @@ def test_what_was_provided_survives_its_travel(
     assert decode_received(encode_received(received)) == received
 
 
-def test_no_bytes_are_nothing_provided_and_nothing_received() -> None:
+def test_empty_bytes_decode_to_empty_context() -> None:
     assert decode_provided(b"") == Provided()
     assert decode_received(b"") == ReceivedContext()

@@ -23,7 +23,7 @@ def problem(**changes: Any) -> str | None:
     return plan_problem(Plan(file="shop.py", workflows=(GOOD, bad)))
 
 
-def test_what_can_be_run_is_no_problem() -> None:
+def test_a_plan_that_can_run_has_no_problem() -> None:
     assert problem() is None
     assert problem(iterations=1) is None
 
@@ -41,5 +41,5 @@ def test_what_can_be_run_is_no_problem() -> None:
         ({"thresholds": (ThresholdPlan(name="p99", limit="fast"),)}, "'fast'"),
     ],
 )
-def test_what_nobody_could_run_is_told(changes: dict[str, Any], says: str) -> None:
+def test_a_plan_that_can_never_run_has_a_problem(changes: dict[str, Any], says: str) -> None:
     assert says in (problem(**changes) or "")

@@ -23,11 +23,11 @@ def test_shares_add_up_and_differ_by_at_most_one(total: int, slots: int) -> None
         (11, [2, 2, 2, 2, 2, 1]),
     ],
 )
-def test_what_does_not_divide_goes_to_the_first(total: int, parts: list[int]) -> None:
+def test_the_remainder_goes_to_the_first_slots(total: int, parts: list[int]) -> None:
     assert [share(total, len(parts), slot) for slot in range(len(parts))] == parts
 
 
 @pytest.mark.parametrize(("total", "slots", "slot"), [(-1, 1, 0), (1, 0, 0), (1, 2, 2), (1, 2, -1)])
-def test_there_is_no_share_outside_of_the_slots(total: int, slots: int, slot: int) -> None:
+def test_a_slot_out_of_range_is_refused(total: int, slots: int, slot: int) -> None:
     with pytest.raises(ValueError, match="no share"):
         share(total, slots, slot)

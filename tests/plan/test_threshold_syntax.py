@@ -118,7 +118,7 @@ def test_a_mapping_becomes_plans_in_the_order_written() -> None:
     )
 
 
-def test_no_thresholds_are_no_plans() -> None:
+def test_a_workflow_without_thresholds_has_no_threshold_plans() -> None:
     assert threshold_plans(None, where=WHERE, steps=(), metrics={}) == ()
 
 
@@ -138,7 +138,7 @@ def test_a_malformed_mapping_is_refused(thresholds: object) -> None:
         threshold_plans(thresholds, where=WHERE, steps=STEPS, metrics=METRICS)
 
 
-def test_a_plan_gives_back_what_was_parsed() -> None:
+def test_the_thresholds_of_a_plan_are_those_that_were_parsed() -> None:
     plan = WorkflowPlan(
         name="Shop",
         vus=1,
@@ -161,7 +161,7 @@ def test_a_plan_gives_back_what_was_parsed() -> None:
     compare=st.sampled_from(["<", "<=", ">", ">=", "=="]),
     value=st.floats(min_value=0, max_value=2),
 )
-def test_passing_is_the_comparison_as_written(
+def test_a_threshold_passes_by_the_comparison_it_is_written_with(
     key: str, number: float, compare: str, value: float
 ) -> None:
     unit = {Quantity.DURATION: "s"}.get(parse_quantity(key), "")
@@ -187,7 +187,7 @@ def parse_quantity(key: str) -> Quantity:
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
-def test_whatever_is_written_either_parses_or_is_an_input_error(name: str, limit: str) -> None:
+def test_any_text_is_parsed_or_refused_as_an_input_error(name: str, limit: str) -> None:
     message = WHERE
     try:
         parse(name, limit)

@@ -58,7 +58,7 @@ def shop_result(*limits: tuple[str, str], status: RunStatus = RunStatus.COMPLETE
     )
 
 
-# Names nobody writes on purpose: markup, quotes, control characters, right-to-left marks.
+# Names that are not written on purpose: markup, quotes, control characters, right-to-left marks.
 hostile = st.text(max_size=30) | st.sampled_from(
     [
         "</script><script>alert(1)</script>",

@@ -20,7 +20,7 @@ def test_a_file_is_replaced_whole_and_nothing_else_is_left(tmp_path: Path) -> No
     assert [p.name for p in path.parent.iterdir()] == ["results.json"]
 
 
-def test_the_umask_decides_who_may_read_it(tmp_path: Path) -> None:
+def test_the_umask_decides_who_may_read_a_report(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         write_file(tmp_path / "x", b"")
@@ -66,7 +66,7 @@ def test_an_interrupted_write_leaves_the_old_file(
 
 @pytest.fixture
 def blocked(tmp_path: Path) -> Path:
-    """A path nobody can write to, root included: its directory is a file."""
+    """A path that not even root can write to: its directory is a file."""
     (tmp_path / "file").write_text("")
     return tmp_path / "file" / "results.json"
 
@@ -84,7 +84,7 @@ def test_an_unwritable_path_is_refused_before_anything_runs(blocked: Path, tmp_p
         ensure_writable(tmp_path, where="--json")
 
 
-def test_asking_leaves_no_file(tmp_path: Path) -> None:
+def test_checking_that_a_path_is_writable_leaves_no_file(tmp_path: Path) -> None:
     ensure_writable(tmp_path / "new" / "results.json", where="--json")
     assert list((tmp_path / "new").iterdir()) == []
     ensure_writable("/dev/null", where="--json")
@@ -104,7 +104,7 @@ def test_all_files_of_a_run_are_written(tmp_path: Path) -> None:
     assert outputs.result.outputs == document["outputs"]
 
 
-def test_what_user_code_printed_is_named_where_there_is_any(tmp_path: Path) -> None:
+def test_the_file_of_user_output_is_named_in_the_result_if_it_exists(tmp_path: Path) -> None:
     printed = tmp_path / "output.log"
     assert "output" not in write_outputs(shop_result(), output_file=printed).written
     printed.write_text("said\n")
@@ -114,12 +114,12 @@ def test_what_user_code_printed_is_named_where_there_is_any(tmp_path: Path) -> N
     assert document["outputs"]["output"] == str(printed)
 
 
-def test_nothing_asked_for_writes_nothing() -> None:
+def test_without_output_options_no_file_is_written() -> None:
     outputs = write_outputs(shop_result())
     assert (outputs.written, outputs.failures, outputs.result.outputs) == ({}, [], {})
 
 
-def test_one_unwritable_file_costs_none_of_the_others(blocked: Path, tmp_path: Path) -> None:
+def test_the_other_files_are_written_if_one_is_unwritable(blocked: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     (out / "report.html").mkdir(parents=True)
     outputs = write_outputs(shop_result(), out_dir=out, json_path=blocked)

@@ -106,7 +106,7 @@ def test_the_page_shows_the_run() -> None:
     assert {"Rate", "Latency", "Outcomes"} <= set(titles)
 
 
-def test_the_page_of_a_job_shows_who_generated_the_load_and_how_hard_that_was() -> None:
+def test_the_page_of_a_job_shows_the_cpu_and_memory_use_of_its_workers() -> None:
     result = shop_result()
     used = UsageResult(
         workflow="Shop",
@@ -132,7 +132,7 @@ def test_the_page_of_a_job_shows_who_generated_the_load_and_how_hard_that_was() 
     assert "Workers" not in Page(encode_html(result)).texts
 
 
-def test_the_page_loads_nothing() -> None:
+def test_the_page_loads_nothing_from_elsewhere() -> None:
     content = encode_html(shop_result()).decode()
     page = Page(content.encode())
     names = {name for name, _ in page.attributes}
@@ -200,7 +200,7 @@ def test_a_gap_in_the_numbers_is_a_gap_in_the_line() -> None:
     assert [len(points) for points in plotted(svg)] == [5]
 
 
-def test_nothing_to_plot_says_so() -> None:
+def test_a_chart_without_data_says_so() -> None:
     svg = percentile_chart(
         "Latency by percentile", [ChartLine("all", "c0", [])], empty="Nothing timed."
     )

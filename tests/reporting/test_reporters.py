@@ -35,7 +35,7 @@ RESULT = shop_result(("login.p99", "<250ms"))
 
 
 class Recording(CustomReporter):
-    """Notes what is called; does what it is told in `submit`."""
+    """Records the calls; `submit` runs the given action."""
 
     def __init__(self, act: Callable[[], Awaitable[None]] | None = None) -> None:
         self.calls: list[str] = []
@@ -105,7 +105,7 @@ def test_a_custom_reporter_is_connected_submitted_to_and_closed() -> None:
     assert direct.calls == wrapped.calls == ["connect", "shop.py", "close"]
 
 
-def test_a_failing_reporter_is_named_and_costs_no_other(tmp_path: Path) -> None:
+def test_a_failing_reporter_is_named_and_the_others_get_the_result(tmp_path: Path) -> None:
     async def fail() -> None:
         raise ConnectionError("no route to host")
 
@@ -137,7 +137,7 @@ def test_a_reporter_that_cannot_connect_is_not_submitted_to() -> None:
     assert reporter.calls == ["close"]
 
 
-def test_a_reporter_that_waits_forever_is_given_up() -> None:
+def test_a_reporter_that_waits_forever_times_out() -> None:
     async def forever() -> None:
         await asyncio.Event().wait()
 
@@ -212,7 +212,7 @@ def test_a_bad_configuration_is_refused(make: Callable[[], object]) -> None:
         make()
 
 
-def test_what_is_given_as_reporters_is_checked() -> None:
+def test_reporters_that_are_not_reporters_are_refused() -> None:
     reporter = Recording()
     assert as_reporters([reporter], where="shop.py: reporters") == (reporter,)
     assert as_reporters(None, where="x") == ()

@@ -101,7 +101,7 @@ def test_a_workflow_that_never_ran_has_a_valid_result() -> None:
     assert result.exit_code == 3
 
 
-def test_text_no_encoding_can_carry_is_replaced() -> None:
+def test_text_that_cannot_be_encoded_is_replaced() -> None:
     result = failed_result("caf\udce9.py", RunStatus.FAILED, "\ud800 went wrong", "\udcff")
     document = validate(result)
     assert document["file"] == "caf?.py"
@@ -129,12 +129,12 @@ def test_every_result_reads_back_as_it_was_written(result: RunResult) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"{}", b'{"schema": 2}', b'{"schema": 1}', b"\xff"]
 )
-def test_what_is_not_a_result_is_refused(content: bytes) -> None:
+def test_a_document_that_is_not_a_result_is_refused(content: bytes) -> None:
     with pytest.raises(InputError, match=r"^old\.json: "):
         decode_json(content, where="old.json")
 
 
-def test_the_schema_file_is_that_of_the_types() -> None:
+def test_the_schema_file_is_generated_from_the_types() -> None:
     assert PATH.read_text("utf-8") == encode_schema(), "run: python -m hyperscale.reporting.schema"
 
 

@@ -29,7 +29,7 @@ def test_csv_has_a_row_per_step_and_empty_cells_for_what_was_not_measured() -> N
 
 
 @given(hostile_results)
-def test_csv_gives_hostile_names_back(result: RunResult) -> None:
+def test_csv_preserves_hostile_names(result: RunResult) -> None:
     for delimiter in (",", ";", "\t"):
         read = rows(encode_csv(result, delimiter=delimiter), delimiter)
         expected = [(w.name, step.name) for w in result.workflows for step in w.steps]
@@ -55,7 +55,7 @@ def test_xml_holds_every_count() -> None:
 
 
 @given(hostile_results)
-def test_xml_gives_hostile_names_back_but_for_what_xml_cannot_hold(result: RunResult) -> None:
+def test_xml_preserves_hostile_names_except_characters_it_cannot_hold(result: RunResult) -> None:
     root = ET.fromstring(encode_xml(result))
     names = [node.get("name") for node in root.findall("workflows/workflow/steps/step")]
     assert names == [xml_text(step.name) for w in result.workflows for step in w.steps]

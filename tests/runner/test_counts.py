@@ -150,7 +150,7 @@ def test_the_target_received_what_was_reported_as_sent(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_target_received_what_was_reported_as_sent_over_and_over(
+def test_repeated_runs_report_what_the_target_received(
     tmp_path: Path, target: RunningTarget, workers: int
 ) -> None:
     for seed in range(RUNS, SOAK_RUNS):

@@ -79,7 +79,7 @@ def test_classes_instances_and_tagged_pairs_are_all_workflows() -> None:
     assert executors_of(os.getpid()) == []
 
 
-def test_one_tag_may_be_given_as_a_text() -> None:
+def test_a_single_tag_may_be_a_string() -> None:
     [workflow] = run_given(("nightly", Quick)).workflows
     assert workflow.tags == ["own", "nightly"]
 
@@ -99,7 +99,7 @@ def test_an_instance_may_set_its_own_vus_and_duration_and_nothing_else() -> None
         run_given(mine)
 
 
-def test_what_is_no_workflow_is_refused() -> None:
+def test_an_object_that_is_no_workflow_is_refused() -> None:
     for wrong in (object, "Quick", (["tag"], object()), ("a", "b", "c")):
         with pytest.raises(InputError, match="is not a workflow"):
             run_given(wrong)
@@ -116,7 +116,7 @@ def test_the_published_signature_is_accepted() -> None:
     assert (runner.host, runner.port, runner.workers) == ("localhost", 8080, 4)
 
 
-def test_a_class_that_exists_only_here_travels_by_value() -> None:
+def test_a_class_without_a_module_is_sent_by_value() -> None:
     class Nowhere(Workflow):
         vus = 2
         duration = "30s"
@@ -159,7 +159,7 @@ def test_a_notebook_s_classes_have_no_file_and_run(tmp_path: Path) -> None:
     assert done.stdout == "3\n", done.stderr
 
 
-def test_a_script_that_runs_when_it_is_imported_is_told_so(tmp_path: Path) -> None:
+def test_a_script_that_starts_a_run_when_imported_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     text = textwrap.dedent(
         """
@@ -324,7 +324,7 @@ def test_fifty_users_are_fifty_at_once_and_end_within_duration_and_grace(
     assert workflow.failed == 0
 
 
-def test_a_dependent_begins_after_all_it_depends_on_have_ended(tmp_path: Path) -> None:
+def test_a_workflow_begins_after_all_its_dependencies_have_ended(tmp_path: Path) -> None:
     """Claim 20."""
     file = write(
         tmp_path,
@@ -402,7 +402,7 @@ DEFAULT = "'thedefault'"
     ],
     ids=["both sides", "another key", "no reader named", "no provider named"],
 )
-def test_a_value_flows_only_between_workflows_that_name_each_other(
+def test_a_value_is_passed_only_between_workflows_that_name_each_other(
     tmp_path: Path, to: str, of: str, parameter: str, expected: str
 ) -> None:
     """Claims 21 and 22."""

@@ -172,7 +172,7 @@ def test_a_lone_workflow_gets_every_core_starts_when_prepared_and_completes() ->
     assert bench.run.outcomes()[0].stats.counts("go").total == 20
 
 
-def test_a_dependent_starts_when_its_own_dependencies_are_done_not_when_everything_is() -> None:
+def test_a_workflow_starts_when_its_own_dependencies_are_done() -> None:
     bench = Bench(
         workflow("Slow", vus=1), workflow("Seed", is_test=False), workflow("Shop", depends=["Seed"])
     )
@@ -182,7 +182,7 @@ def test_a_dependent_starts_when_its_own_dependencies_are_done_not_when_everythi
     assert bench.statuses() == {"Slow": "running", "Seed": "completed", "Shop": "preparing"}
 
 
-def test_workflows_queue_while_no_core_is_free_and_reuse_what_comes_free() -> None:
+def test_workflows_wait_until_cores_are_free() -> None:
     high = Priority.HIGH
     bench = Bench(workflow("A", priority=high), workflow("B", priority=high), cores=4)
     assert prepares(bench.log) == {"A": 4}
@@ -191,7 +191,7 @@ def test_workflows_queue_while_no_core_is_free_and_reuse_what_comes_free() -> No
     assert prepares(bench.finish("A")) == {"B": 4}
 
 
-def test_a_failed_dependency_cancels_everything_behind_it_and_nothing_else() -> None:
+def test_a_failed_workflow_cancels_its_dependents_and_no_other() -> None:
     bench = Bench(
         workflow("A"),
         workflow("B", depends=["A"]),
@@ -217,7 +217,7 @@ def test_a_failed_dependency_cancels_everything_behind_it_and_nothing_else() -> 
     assert bench.run.status is RunStatus.PARTIAL
 
 
-def test_a_dead_executor_fails_its_workflow_and_the_others_run_on_and_are_kept() -> None:
+def test_a_dead_executor_fails_its_workflow_and_the_others_continue() -> None:
     bench = Bench(workflow("A"), cores=2)
     bench.prepared("A")
     bench.part(0, SlotReport(report=report("A", 0, total=3)))
@@ -260,7 +260,7 @@ def test_results_gathered_before_an_interrupt_are_kept() -> None:
 
 
 @pytest.mark.parametrize("is_ready_first", [True, False])
-def test_an_interrupt_while_preparing_ends_the_workflow_whichever_answer_wins(
+def test_an_interrupt_during_preparation_ends_the_workflow_in_either_order_of_events(
     is_ready_first: bool,
 ) -> None:
     bench = Bench(workflow("A"), cores=2)
@@ -275,14 +275,14 @@ def test_an_interrupt_while_preparing_ends_the_workflow_whichever_answer_wins(
     assert bench.statuses() == {"A": "cancelled"}
 
 
-def test_an_answer_that_comes_after_all_parts_are_gone_changes_nothing() -> None:
+def test_a_prepared_event_after_all_executors_died_changes_nothing() -> None:
     bench = Bench(workflow("A"), cores=1)
     bench.part(0, ExecutorDied(reason="gone"))
     assert bench.prepared("A") == []
     assert bench.statuses() == {"A": "failed"}
 
 
-def test_the_timeout_of_the_run_stops_what_runs_and_cancels_what_waits() -> None:
+def test_the_timeout_of_the_run_stops_running_and_cancels_waiting_workflows() -> None:
     bench = Bench(workflow("A"), workflow("B", depends=["A"]), cores=1, timeout_s=5.0)
     bench.prepared("A")
     assert bench.run.wake_at_s() == 105.0
@@ -295,7 +295,7 @@ def test_the_timeout_of_the_run_stops_what_runs_and_cancels_what_waits() -> None
     assert bench.errors()["A"] == "the run's timeout of 5s was over"
 
 
-def test_a_threshold_that_aborts_ends_the_run_and_names_itself() -> None:
+def test_a_threshold_that_aborts_ends_the_run_and_is_named_in_the_error() -> None:
     limit = ThresholdPlan(name="errors", limit="<10%", abort_on_fail=True)
     bench = Bench(workflow("A", thresholds=(limit,)), workflow("B"), cores=2)
     bench.prepared("A", "B")
@@ -322,7 +322,7 @@ def test_bad_input_found_by_an_executor_voids_a_run_in_which_nothing_started() -
     assert str(bench.run.input_error) == "no such file"
 
 
-def test_bad_input_found_after_something_ran_fails_only_its_workflow() -> None:
+def test_bad_input_found_after_a_workflow_ran_fails_only_its_own_workflow() -> None:
     bench = Bench(workflow("A"), workflow("B"), cores=2)
     bench.prepared("B")
     assert bench.refuse("A", InputError("no such file")) == []
@@ -347,7 +347,7 @@ def _user(name: str, *, of: str, is_required: bool) -> WorkflowPlan:
     return workflow(name, depends=[of], states=(use,))
 
 
-def test_what_a_workflow_provides_reaches_the_one_that_uses_it() -> None:
+def test_a_provided_value_reaches_the_workflow_that_uses_it() -> None:
     bench = Bench(_provider("A", to="B"), _user("B", of="A", is_required=True), cores=1)
     bench.prepared("A")
     bench.finish("A", provided=Provided(states={"token": b"secret"}))
@@ -355,7 +355,7 @@ def test_what_a_workflow_provides_reaches_the_one_that_uses_it() -> None:
     assert received.uses["take"]["token"].chunks == (b"secret",)
 
 
-def test_a_value_that_is_needed_but_was_not_provided_fails_the_one_that_needs_it() -> None:
+def test_a_required_value_that_was_not_provided_fails_the_workflow() -> None:
     bench = Bench(
         _provider("A", to="B"),
         _user("B", of="A", is_required=True),
@@ -369,7 +369,7 @@ def test_a_value_that_is_needed_but_was_not_provided_fails_the_one_that_needs_it
     assert "finished without providing it" in (bench.errors()["B"] or "")
 
 
-def test_an_illegal_move_is_a_bug_and_says_so() -> None:
+def test_an_illegal_move_raises_an_invariant_error() -> None:
     bench = Bench(workflow("A"), cores=1)
     bench.prepared("A")
     with pytest.raises(InvariantError, match="A: RUNNING -> RUNNING"):
@@ -398,10 +398,10 @@ def dags(draw: st.DrawFn) -> list[WorkflowPlan]:
 
 @settings(max_examples=300)
 @given(plans=dags(), cores=st.integers(1, 6), seed=st.integers(0, 2**32), gloom=st.floats(0, 1))
-def test_any_run_ends_with_every_workflow_judged_and_every_core_back(
+def test_any_run_ends_with_a_status_for_every_workflow_and_all_cores_free(
     plans: list[WorkflowPlan], cores: int, seed: int, gloom: float
 ) -> None:
-    """Answers come in any order; parts finish, fail or die; somebody may interrupt."""
+    """Events come in any order; slots finish, fail or die; a signal may interrupt."""
     rng = random.Random(seed)
     timeout_s = rng.choice([None, 50.0])
     bench = Bench(*plans, cores=cores, timeout_s=timeout_s)

@@ -31,13 +31,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_directory_is_gone_after_its_run(place: Path) -> None:
+def test_the_directory_of_a_run_is_removed_after_it(place: Path) -> None:
     with scratch_directory() as path:
         (path / "bundle.zip").write_text("")
     assert list(place.iterdir()) == []
 
 
-def test_what_a_killed_run_left_is_removed_by_the_next_and_what_a_living_one_has_is_not(
+def test_the_directory_of_a_killed_run_is_removed_and_that_of_a_live_run_is_not(
     place: Path,
 ) -> None:
     runs = [
@@ -63,7 +63,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next_and_what_a_living_one_has
             run.communicate()
 
 
-def test_links_files_and_what_others_named_are_left_alone(place: Path) -> None:
+def test_links_files_and_foreign_directories_are_not_removed(place: Path) -> None:
     precious = place / "precious"
     precious.mkdir()
     (precious / "file").write_text("")
@@ -82,7 +82,7 @@ def test_links_files_and_what_others_named_are_left_alone(place: Path) -> None:
     assert (precious / "file").exists()
 
 
-def test_a_machine_without_a_place_for_it_is_told(
+def test_an_unusable_temporary_directory_is_reported(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(place / "missing"))
@@ -94,7 +94,7 @@ def test_a_machine_without_a_place_for_it_is_told(
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EPERM])
-def test_a_place_without_locks_is_told_and_nothing_is_left_or_removed_there(
+def test_a_file_system_without_locks_is_reported_and_left_as_it_was(
     place: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def flock(descriptor: int, operation: int) -> None:
@@ -111,7 +111,7 @@ def test_a_place_without_locks_is_told_and_nothing_is_left_or_removed_there(
 
 
 @pytest.mark.parametrize("is_locked", [False, True])
-def test_a_directory_that_another_run_took_for_abandoned_is_replaced(
+def test_a_directory_that_another_run_removed_as_abandoned_is_replaced(
     place: Path, monkeypatch: pytest.MonkeyPatch, is_locked: bool
 ) -> None:
     real, taken = fcntl.flock, []

@@ -20,7 +20,7 @@ class Shop(Workflow):
 """
 
 
-def test_files_read_in_many_threads_at_once_are_read_as_if_alone(tmp_path: Path) -> None:
+def test_files_can_be_loaded_in_many_threads_at_once(tmp_path: Path) -> None:
     files = []
     for number in range(24):
         own = f"own_{number}"

@@ -117,7 +117,7 @@ class Console:
         self.wait_until(lambda: text in self.text())
 
     def wait_for_end(self) -> int:
-        """Until the process ended and nobody holds the terminal any more."""
+        """Wait until the process has ended and no process holds the terminal."""
         self.wait_until(lambda: self.is_hung_up and self.process.poll() is not None)
         return self.process.wait()
 

@@ -19,7 +19,7 @@ def said(*views: RunView, interval_s: float = 5.0) -> list[str]:
     return [line for view in views for line in log.lines(view)]
 
 
-def test_a_run_is_told_in_starts_progress_and_ends() -> None:
+def test_the_log_of_a_run_has_its_starts_progress_and_ends() -> None:
     views = [scenes.shop(tenth / 10) for tenth in range(500)]
     lines = [line for line in said(*views) if "Checkout" in line]
     assert lines[0] == "00:02  Checkout         started with 1,000 vus on 2 cores for up to 30s"
@@ -67,7 +67,7 @@ def test_after_a_long_silence_the_log_says_what_the_run_waits_for() -> None:
     assert said(*silent) == ["00:30  still waiting for Shop", "01:00  still waiting for Shop"]
 
 
-def test_lines_hold_no_control_codes_whatever_names_hold() -> None:
+def test_lines_hold_no_control_codes_even_if_names_do() -> None:
     for line in said(scenes.hostile(scenes.shop(20.0)), scenes.hostile(scenes.shop(33.0))):
         assert line.isprintable()
 
@@ -116,7 +116,7 @@ def test_an_unknown_mode_is_refused() -> None:
         open_ui("fancy", stream=io.StringIO(), environ={})
 
 
-def test_a_reader_that_stopped_reading_costs_lines_not_time() -> None:
+def test_a_slow_reader_loses_lines_and_does_not_delay_the_run() -> None:
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as reading, os.fdopen(writer, "w") as stream:
         lines = CiLog(stream, lines_max=100)
@@ -132,7 +132,7 @@ def test_a_reader_that_stopped_reading_costs_lines_not_time() -> None:
     assert b"line 0 " in received
 
 
-def test_a_reader_that_went_away_ends_nothing() -> None:
+def test_the_run_continues_when_the_reader_closes_the_pipe() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as stream, open_ui("ci", stream=stream, environ={}) as ui:
@@ -147,7 +147,7 @@ def _broken_run(stream: io.StringIO) -> None:
         raise ZeroDivisionError
 
 
-def test_an_exception_leaves_the_lines_said_so_far() -> None:
+def test_an_exception_leaves_the_lines_written_so_far() -> None:
     stream = io.StringIO()
     with pytest.raises(ZeroDivisionError):
         _broken_run(stream)

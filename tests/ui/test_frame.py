@@ -89,7 +89,7 @@ def test_a_running_workflow_shows_all_that_matters_in_a_usual_window() -> None:
     assert " ".join(header.split()) == "step ok failed cut rate/s p50 p90 p95 p99 max"
 
 
-def test_the_smallest_supported_window_still_says_what_is_going_on() -> None:
+def test_the_smallest_supported_window_shows_every_workflow_and_its_state() -> None:
     text = screen(scenes.shop(20.0, saturated=True), 40, 10)
     assert "Checkout" in text
     assert "60%" in text
@@ -97,7 +97,7 @@ def test_the_smallest_supported_window_still_says_what_is_going_on() -> None:
     assert "Reindex" in text
 
 
-def test_columns_are_given_up_before_names_and_failures_are() -> None:
+def test_columns_are_dropped_before_names_and_failures() -> None:
     text = screen(scenes.run(scenes.running()), 60, 24)
     header = next(line for line in text.splitlines() if line.lstrip().startswith("step"))
     assert {"ok", "failed", "p50", "p99"} <= set(header.split())
@@ -128,7 +128,7 @@ def test_the_busiest_workers_are_shown_and_the_others_counted() -> None:
     assert "worker-2 cpu 80% memory 25%" in line
     assert line.rstrip().endswith("3 more")
     turned = replace(view, usage=(*reversed(USAGE[:2]), *USAGE[2:]))
-    assert screen(turned, 80, 24) == screen(view, 80, 24)  # nobody changes places
+    assert screen(turned, 80, 24) == screen(view, 80, 24)  # no worker changes its place
 
 
 def test_user_output_is_shown_on_demand_newest_last() -> None:
@@ -142,7 +142,7 @@ def test_user_output_is_shown_on_demand_newest_last() -> None:
     assert "nothing printed yet" in empty
 
 
-def test_a_selected_workflow_takes_the_room() -> None:
+def test_a_selected_workflow_gets_all_rows() -> None:
     view = scenes.shop(20.0)
     text = screen(view, 119, 24, Pane(selected="SearchAndBrowse"))
     assert text.count("requests per second") == 1
@@ -183,7 +183,7 @@ def test_rows_are_never_given_out_twice(statuses: list[str], rows: int) -> None:
     assert sum(given_rows) + (1 if hidden and rows > 1 else 0) <= rows
 
 
-def test_a_window_does_not_shift_when_the_first_figures_come() -> None:
+def test_the_layout_does_not_shift_when_the_first_figures_arrive() -> None:
     before = screen(scenes.run(scenes.running(elapsed_s=0.3, failed=0)), 100, 30).splitlines()
     after = screen(scenes.run(scenes.running(elapsed_s=3.0, failed=0)), 100, 30).splitlines()
     for title in ("requests per second", "step "):
@@ -191,12 +191,12 @@ def test_a_window_does_not_shift_when_the_first_figures_come() -> None:
         assert rows[0] == rows[1]
 
 
-def test_the_time_left_follows_whatever_ends_the_workflow_first() -> None:
+def test_the_time_left_is_that_until_duration_or_iterations_end_the_workflow() -> None:
     counted = replace(scenes.running(elapsed_s=20.0, duration_s=600.0), progress=0.5)
     assert "00:20 left" in screen(scenes.run(counted), 119, 40)
 
 
-def test_nothing_has_been_measured_yet() -> None:
+def test_a_workflow_without_measurements_is_shown() -> None:
     assert screen(scenes.run(), 100, 30)
     assert "preparing" in preparing(40, PLAIN)[0]
 
@@ -207,7 +207,7 @@ def test_short_and_long_runs_are_plotted(elapsed_s: float) -> None:
     assert "█" in screen(view, 119, 40)
 
 
-def test_whoever_only_watches_is_told_that_leaving_stops_nothing() -> None:
+def test_the_footer_says_that_leaving_a_watched_job_does_not_stop_it() -> None:
     view = scenes.shop(20.0)
     assert screen(view, 100, 30).splitlines()[-1].startswith("q stop ")
     assert screen(view, 100, 30, Pane(only_watches=True)).splitlines()[-1].startswith("q leave ")

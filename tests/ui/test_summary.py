@@ -41,7 +41,7 @@ def test_the_summary_names_what_went_wrong_and_ends_with_the_verdict() -> None:
     assert text.splitlines()[-1] == "✗ failed: errors <0.01% (was 0.0158%), check has_price"
 
 
-def test_the_workers_of_a_job_are_told_with_what_they_took_the_busiest_first() -> None:
+def test_the_summary_lists_workers_with_their_usage_the_busiest_first() -> None:
     result = scenes.result()
     name = result.workflows[0].name
 
@@ -102,7 +102,7 @@ def test_no_line_but_a_path_is_wider_than_the_window(width: int, theme: Theme) -
         assert theme.unicode or line.isascii()
 
 
-def test_a_long_path_is_whole() -> None:
+def test_a_long_path_is_not_cut() -> None:
     path = str(PurePosixPath("/", *["directory"] * 20, "report.html"))
     result = msgspec.structs.replace(scenes.result(), outputs={"html": path})
     assert path in text_of(result, 60)
@@ -126,6 +126,6 @@ def test_hostile_text_in_results_is_harmless() -> None:
         assert SGR.sub("", line).isprintable()
 
 
-def test_metrics_are_never_left_out_for_width() -> None:
+def test_narrow_windows_show_every_metric() -> None:
     assert "revenue 1,234,568" in text_of(scenes.result(), 40)
     assert "render mean 12.3ms, p99 34.0ms" in text_of(scenes.result(), 60)

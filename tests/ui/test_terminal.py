@@ -43,7 +43,7 @@ def test_the_live_view_leaves_nothing_in_the_scrollback() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
-def test_a_signal_that_ends_the_process_gives_the_terminal_back(number: signal.Signals) -> None:
+def test_a_signal_that_ends_the_process_restores_the_terminal(number: signal.Signals) -> None:
     with Console(*SHOWING) as console:
         console.wait_for("Checkout")
         console.signal(number)
@@ -60,7 +60,7 @@ def test_a_killed_process_leaves_a_sane_terminal_and_no_process() -> None:
 
 
 @pytest.mark.parametrize("end", ["raise", "return", "exit"])
-def test_every_other_way_out_gives_the_terminal_back(end: str) -> None:
+def test_every_other_exit_restores_the_terminal(end: str) -> None:
     with Console("--seconds", "0.5", "--end", end) as console:
         console.wait_for_end()
         console.assert_restored()
@@ -98,7 +98,7 @@ def test_keys_show_output_choose_a_workflow_and_stop_the_run() -> None:
         assert "KeyboardInterrupt" in console.errors()
 
 
-def test_a_stopped_run_takes_the_terminal_again_when_it_goes_on() -> None:
+def test_a_suspended_run_takes_the_terminal_again_when_it_continues() -> None:
     with Console(*SHOWING) as console:
         console.wait_for("Checkout")
         console.signal(signal.SIGSTOP)
@@ -123,7 +123,7 @@ def test_hostile_names_and_output_cannot_touch_the_terminal() -> None:
         assert b"\x1b]" not in console.raw
 
 
-def test_a_terminal_that_takes_nothing_does_not_hold_up_the_run() -> None:
+def test_a_terminal_that_accepts_no_output_does_not_delay_the_run() -> None:
     with Console("--seconds", "1.5", "--start", "20", "--report-updates") as console:
         assert console.process.stderr is not None
         # Nothing is read from the terminal until the run says that it is done.

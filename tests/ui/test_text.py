@@ -33,7 +33,7 @@ def test_cleaned_text_for_an_ascii_terminal_is_ascii(text: str) -> None:
 
 @given(any_text)
 @example("\u10390")
-def test_no_terminal_needs_more_cells_than_we_count(text: str) -> None:
+def test_no_terminal_needs_more_cells_than_are_counted(text: str) -> None:
     cleaned = clean(text)
     assert wcswidth(cleaned) <= cell_width(cleaned)
 

@@ -21,7 +21,7 @@ def test_an_old_terminal_gets_its_own_sixteen_colours() -> None:
     assert detect({"TERM": "xterm"}, encoding="utf-8", terminal=True).colors == 16
 
 
-def test_what_is_no_terminal_gets_no_control_codes() -> None:
+def test_a_stream_that_is_no_terminal_gets_no_control_codes() -> None:
     theme = detect(UTF8, encoding="utf-8", terminal=False)
     assert theme.paint("x", "failed") == "x"
 
@@ -37,7 +37,7 @@ def test_what_is_no_terminal_gets_no_control_codes() -> None:
         ({**UTF8, "TERM": "linux"}, "utf-8"),
     ],
 )
-def test_where_symbols_may_not_show_everything_is_ascii(
+def test_a_terminal_that_may_not_show_symbols_gets_ascii(
     environ: dict[str, str], encoding: str | None
 ) -> None:
     assert not detect(environ, encoding=encoding, terminal=True).unicode

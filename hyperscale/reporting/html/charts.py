@@ -40,13 +40,13 @@ class Axis:
 def time_chart(
     title: str, lines: Sequence[ChartLine], *, until_s: float, unit: str, empty: str
 ) -> Html:
-    """Lines over the seconds of a run. `unit` is "ms" or "/s"."""
+    """Draw lines over the seconds of a run. `unit` is "ms" or "/s"."""
     show = millis if unit == "ms" else (lambda value: f"{short(value)}{unit}")
     return _chart(title, lines, _time_axis(until_s), show_y=show, empty=empty)
 
 
 def percentile_chart(title: str, lines: Sequence[ChartLine], *, empty: str) -> Html:
-    """Latency by percentile, the distance to 100 % on a logarithmic axis."""
+    """Draw latency by percentile, the distance to 100 % on a logarithmic axis."""
     nines = max([1.0, *(_nines(x) for line in lines for x, _ in line.points if x < 100)])
     ticks = [
         (p, f"{p:g}%") for p in (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999) if _nines(p) <= nines
@@ -56,7 +56,7 @@ def percentile_chart(title: str, lines: Sequence[ChartLine], *, empty: str) -> H
 
 
 def bars(title: str, rows: Sequence[tuple[str, int, str]], *, empty: str) -> Html:
-    """Horizontal bars of counts: label, count, class that gives the colour."""
+    """Draw horizontal bars of counts: label, count, class that gives the colour."""
     total = sum(n for _, n, _ in rows)
     most = max((n for _, n, _ in rows), default=0)
     body = [
@@ -149,7 +149,7 @@ def _draw(
 
 
 def _runs(points: Sequence[Point]) -> list[list[tuple[float, float]]]:
-    """The points split at gaps."""
+    """Split the points at gaps."""
     runs: list[list[tuple[float, float]]] = [[]]
     for x, y in points:
         if y is not None:
@@ -172,7 +172,7 @@ def _x_tick(x: float, label: str) -> Html:
 
 
 def nice_ticks(highest: float, wanted: int = 4) -> list[float]:
-    """From 0 to at least `highest` in steps of 1, 2 or 5 times a power of ten."""
+    """Return ticks from 0 to at least `highest` in steps of 1, 2 or 5 times a power of ten."""
     if highest <= 0:
         return [0.0, 1.0]
     rough = highest / wanted
@@ -195,7 +195,7 @@ def _time_axis(until_s: float) -> Axis:
 
 
 def _nines(p: float) -> float:
-    """How many nines a percentile has: 0 for 0 %, 1 for 90 %, 2 for 99 %."""
+    """Return how many nines a percentile has: 0 for 0 %, 1 for 90 %, 2 for 99 %."""
     return -math.log10(max(1e-9, 1.0 - p / 100.0))
 
 

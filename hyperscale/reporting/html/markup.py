@@ -51,12 +51,12 @@ def _escaped(value: object) -> str:
 
 
 def count(value: float) -> str:
-    """`1234567` as `1,234,567`."""
+    """Return `1,234,567` for 1234567."""
     return f"{value:,.0f}"
 
 
 def short(value: float) -> str:
-    """`1234567` as `1.23M`: for axes and tiles."""
+    """Return `1.23M` for 1234567: for axes and tiles."""
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= limit:
             scale = 1e3 if suffix == "k" else limit
@@ -69,7 +69,7 @@ def rate(value: float) -> str:
 
 
 def millis(value: float | None) -> str:
-    """`0.25` as `250 µs`, `12.3` as `12.3 ms`, `1500` as `1.5 s`, None as a dash."""
+    """Return `250 µs` for 0.25, `12.3 ms` for 12.3, `1.5 s` for 1500, a dash for None."""
     if value is None:
         return NOTHING
     if value == 0:
@@ -82,7 +82,7 @@ def millis(value: float | None) -> str:
 
 
 def seconds(value: float) -> str:
-    """`75` as `1m 15s`."""
+    """Return `1m 15s` for 75."""
     if value < 60:
         return f"{_digits(value)} s"
     whole = round(value)
@@ -91,7 +91,7 @@ def seconds(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes, in powers of 1000."""
+    """Return a number of bytes, in powers of 1000."""
     for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if value >= limit:
             return f"{_digits(value / limit)} {unit}"
@@ -99,7 +99,7 @@ def size(value: float) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """A share; small ones keep the digits that make them not zero."""
+    """Return a share in percent; small shares keep the digits that make them not zero."""
     if not whole:
         return NOTHING
     value = 100 * part / whole
@@ -111,7 +111,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three significant digits, without an exponent."""
+    """Return three significant digits, without an exponent."""
     if value == 0:
         return "0"
     magnitude = abs(value)
