@@ -23,7 +23,6 @@ KILL_S = 1.5
 to a lease before they start the part elsewhere."""
 
 _OVER = signal.SIGRTMAX - 4  # not one that user code is likely to use
-_NS = 1_000_000_000
 
 
 def boottime_ns() -> int:
@@ -37,8 +36,8 @@ class LeaseWatch:
     def __init__(self, on_over: Callable[[], None]) -> None:
         self._on_over = on_over
         self._deadline_ns: int | None = None
-        self._is_told = False
-        self._timer, self._killer = _timers()
+        self._is_reported = False
+        self._timers = _kernel_timers()
         signal.signal(_OVER, self._on_signal)
 
     @property
@@ -49,35 +48,33 @@ class LeaseWatch:
         """Extend the lease. A lease that has expired stays expired."""
         if self.is_over:
             return
-        self._is_told = False
+        self._is_reported = False
         self._deadline_ns = deadline_boottime_ns
-        if self._timer is not None and self._killer is not None:
-            self._timer.set(deadline_boottime_ns)
-            self._killer.set(deadline_boottime_ns + round(KILL_S * _NS))
+        for timer, delay_ns in self._timers:
+            timer.set(deadline_boottime_ns + delay_ns)
 
     def check(self) -> None:
         """Check the deadline without the signal, whose handler user code may have replaced."""
-        if self.is_over and not self._is_told:
-            self._is_told = True
+        if self.is_over and not self._is_reported:
+            self._is_reported = True
             self._on_over()
 
     def end(self) -> None:
         """End the lease: the load has ended, so nothing is stopped or killed."""
         self._deadline_ns = None
-        for timer in (self._timer, self._killer):
-            if timer is not None:
-                timer.clear()
+        for timer, _ in self._timers:
+            timer.set(None)
 
     def _on_signal(self, _number: int, _frame: object) -> None:
         self.check()  # it may have been renewed since
 
 
-def _timers() -> "tuple[KernelTimer | None, KernelTimer | None]":
-    """Return a timer that sends the signal and a timer that kills."""
+def _kernel_timers() -> "list[tuple[KernelTimer, int]]":
+    """Return a timer that sends the signal and one that kills, with their delays in nanoseconds."""
     from hyperscale.execution.timers import KernelTimer  # noqa: PLC0415 - few need it
 
     try:
-        return KernelTimer(_OVER), KernelTimer(signal.SIGKILL)
-    except (OSError, AttributeError) as error:  # a sandbox; the pulse of the part is left
+        return [(KernelTimer(_OVER), 0), (KernelTimer(signal.SIGKILL), round(KILL_S * 1e9))]
+    except (OSError, AttributeError) as error:  # a sandbox
         complain(f"no kernel timer for the lease, it is checked every 50 ms instead: {error}\n")
-        return None, None
+        return []

@@ -43,16 +43,10 @@ class KernelTimer:
         if made != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
-    def set(self, at_boottime_ns: int) -> None:
-        """Fire at that time, or at once if it has passed."""
+    def set(self, at_boottime_ns: int | None) -> None:
+        """Fire at that time, or at once if it has passed; None disarms the timer."""
         # Zero would disarm it.
-        self._arm(max(1, at_boottime_ns))
-
-    def clear(self) -> None:
-        self._arm(0)
-
-    def _arm(self, at_ns: int) -> None:
-        seconds, nanoseconds = divmod(at_ns, _NS)
+        seconds, nanoseconds = divmod(0 if at_boottime_ns is None else max(1, at_boottime_ns), _NS)
         setting = _Itimerspec(value=_Timespec(seconds, nanoseconds))
         if self._settime(self._id, _TIMER_ABSTIME, ctypes.byref(setting), None) != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
