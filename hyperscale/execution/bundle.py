@@ -29,7 +29,7 @@ import msgspec
 from msgspec import Struct, field
 
 from hyperscale.errors import InputError, InvariantError
-from hyperscale.execution.imports import decode_source, read_bytes, scan
+from hyperscale.execution.imports import read_bytes, scan
 from hyperscale.graph.loading import is_installed
 from hyperscale.plan.limits import BUNDLE_BYTES_MAX
 
@@ -242,16 +242,13 @@ class _Importer(SourceLoader):
                 return self._bundle.source(module)
         return Path(path).read_bytes()
 
-    def get_source(self, fullname: str) -> str:
-        return decode_source(self._bundle.source(fullname), self.get_filename(fullname))
-
     def install(self) -> None:
         for module, name in self._names.items():
             # A module of the same name from elsewhere must not be used instead.
             sys.modules.pop(module, None)
             # Tracebacks and `inspect` show the lines that run, even if the file has changed:
             # without a modification time linecache never reads the file.
-            text = self.get_source(module)
+            text = self.get_source(module) or ""
             linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
         sys.meta_path.insert(0, self)
 

@@ -5,12 +5,11 @@ standard library and installed packages are expected wherever the test runs.
 """
 
 import ast
-import io
 import sys
-import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import decode_source
 from pathlib import Path
 
 from hyperscale.errors import InputError
@@ -124,15 +123,10 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_source(path: Path) -> str:
-    """Return the text of a module."""
-    return decode_source(read_bytes(path), str(path))
-
-
-def decode_source(payload: bytes, path: str) -> str:
-    """Decode the text of a module by its declared encoding."""
+    """Return the text of a module, decoded by its declared encoding."""
+    payload = read_bytes(path)
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(payload).readline)
-        return io.TextIOWrapper(io.BytesIO(payload), encoding).read()
+        return decode_source(payload)
     except (SyntaxError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as Python: {error}") from error
 

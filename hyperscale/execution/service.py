@@ -121,8 +121,10 @@ class ExecutorService:
 
     def _on_message(self, message: ToExecutor) -> None:
         match message:
+            case PrepareSlot() if self._slot is not None or self._work is not None:
+                self.left.set_exception(InvariantError("given a slot while holding another"))
             case PrepareSlot():
-                self._prepare(message)
+                self._begin(self._prepare(message))
             case StartSlot():
                 if self._slot is not None and self._work is None:
                     self._begin(self._run(self._slot, message.start_in_ms / 1000))
@@ -183,13 +185,7 @@ class ExecutorService:
 
     # --- preparing ------------------------------------------------------------------------
 
-    def _prepare(self, assignment: PrepareSlot) -> None:
-        if self._slot is not None or self._work is not None:
-            self.left.set_exception(InvariantError("given a slot while holding another"))
-            return
-        self._begin(self._try_prepare(assignment))
-
-    async def _try_prepare(self, assignment: PrepareSlot) -> None:
+    async def _prepare(self, assignment: PrepareSlot) -> None:
         self._threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
         self._loop.set_default_executor(self._threads)
         try:

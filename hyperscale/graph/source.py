@@ -6,7 +6,6 @@ file, patched methods and rewritten modules have no tree.
 
 import ast
 import linecache
-import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -16,10 +15,9 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 def tree_of(function: FunctionType) -> FunctionNode | None:
     """Return the definition that `function` was compiled from, or None if that is not certain."""
-    text = _text(function)
-    if not text:
-        return None
     code = function.__code__
+    linecache.checkcache(code.co_filename)  # the file may have changed
+    text = "".join(linecache.getlines(code.co_filename, function.__globals__))
     found = _definitions(text, code.co_filename).get((code.co_qualname, code.co_firstlineno))
     if found is None or found[1] != code:
         return None
@@ -46,21 +44,6 @@ def self_name(node: FunctionNode) -> str | None:
     """Return the name of the first parameter, usually `self`."""
     arguments = [*node.args.posonlyargs, *node.args.args]
     return arguments[0].arg if arguments else None
-
-
-def _text(function: FunctionType) -> str:
-    module = sys.modules.get(function.__module__)
-    # The loader has the source a module was made from, which may have changed on disk.
-    get_source = getattr(getattr(module, "__loader__", None), "get_source", None)
-    if get_source is not None and function.__code__.co_filename == getattr(
-        module, "__file__", None
-    ):
-        try:
-            if text := get_source(function.__module__):
-                return str(text)
-        except (ImportError, OSError):
-            pass  # the lines that Python keeps for tracebacks are used instead
-    return "".join(linecache.getlines(function.__code__.co_filename, function.__globals__))
 
 
 @lru_cache(maxsize=16)
