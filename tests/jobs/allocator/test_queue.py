@@ -19,7 +19,7 @@ def test_a_request_that_does_not_fit_waits_and_gets_its_position() -> None:
     assert "b" in world.granted
 
 
-def test_a_waiting_request_is_replyed_with_the_reason() -> None:
+def test_a_waiting_request_is_answered_with_the_reason() -> None:
     world = AllocatorWorld(4)
     world.request("a", vus=3)
     world.settle()

@@ -1,4 +1,4 @@
-"""The machine, rule by rule."""
+"""The machine of committed jobs: one test per rule."""
 
 import msgspec
 import pytest
@@ -30,8 +30,8 @@ from hyperscale.plan.status import PartStatus
 from tests.lab.job_builders import plan, report, submission, workflow
 
 
-class Book:
-    """A machine that is given events."""
+class MachineLog:
+    """A machine, its log index and clock, and the rows it wrote to history."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.machine = JobMachine("dc1", 3, limits)
@@ -94,220 +94,220 @@ def revoke(job: str, name: str = "Load", *, part: int = 0, attempt: int = 1) -> 
 
 
 def test_a_submission_makes_a_job_with_an_id_that_follows_from_the_key() -> None:
-    book = Book()
-    reply = book.put(submission())
+    log = MachineLog()
+    reply = log.put(submission())
     assert reply.ok
     assert not reply.was_duplicate
     assert reply.job.startswith("dc1.3-")
-    assert book.job(reply.job).status is JobStatus.SUBMITTED
+    assert log.job(reply.job).status is JobStatus.SUBMITTED
 
 
 def test_the_same_key_again_is_the_same_job() -> None:
-    book = Book()
-    first, second = book.put(submission()), book.put(submission())
+    log = MachineLog()
+    first, second = log.put(submission()), log.put(submission())
     assert second.ok
     assert second.was_duplicate
     assert second.job == first.job
-    assert len(book.machine.views()) == 1
+    assert len(log.machine.views()) == 1
 
 
 def test_the_same_key_with_another_payload_is_a_conflict() -> None:
-    book = Book()
-    first = book.put(submission())
-    other = book.put(submission(wanted=plan(workflow("Other"))))
+    log = MachineLog()
+    first = log.put(submission())
+    other = log.put(submission(wanted=plan(workflow("Other"))))
     assert (other.ok, other.code, other.job) == (False, Code.CONFLICT, first.job)
     assert "another submission" in other.error
     assert other.hint == "take a new key for a new job"
-    assert len(book.machine.views()) == 1
+    assert len(log.machine.views()) == 1
 
 
 @pytest.mark.parametrize("key", ["", "k" * 129])
 def test_a_malformed_key_is_refused(key: str) -> None:
-    reply = Book().put(submission(key))
+    reply = MachineLog().put(submission(key))
     assert (reply.ok, reply.code) == (False, Code.INVALID_KEY)
     assert "Invalid idempotency key format" in reply.error
     assert "printable text" in reply.hint
 
 
 def test_a_key_is_remembered_longer_than_the_job() -> None:
-    book = Book(Limits(ended_jobs=1))
-    job = book.submit()
-    book.put(JobFinished(job=job, status=JobStatus.COMPLETED))
+    log = MachineLog(Limits(ended_jobs=1))
+    job = log.submit()
+    log.put(JobFinished(job=job, status=JobStatus.COMPLETED))
     for number in range(3):
-        other = book.submit(key=f"other-{number}")
-        book.put(JobFinished(job=other, status=JobStatus.COMPLETED))
-    assert book.machine.job(job) is None
-    assert book.put(submission()).was_duplicate
+        other = log.submit(key=f"other-{number}")
+        log.put(JobFinished(job=other, status=JobStatus.COMPLETED))
+    assert log.machine.job(job) is None
+    assert log.put(submission()).was_duplicate
 
 
 def test_a_key_may_be_used_again_once_it_is_older_than_the_history() -> None:
     limits = Limits(keys_ms=1_000, ended_ms=10)
-    book = Book(limits)
-    job = book.submit()
-    book.stamp_ms += 5_000
-    assert book.put(submission()).was_duplicate  # never while the job runs
-    book.put(JobFinished(job=job, status=JobStatus.COMPLETED))
-    book.stamp_ms += 5_000
-    book.submit(key="another")  # looks after old keys
-    assert not book.put(submission()).was_duplicate
+    log = MachineLog(limits)
+    job = log.submit()
+    log.stamp_ms += 5_000
+    assert log.put(submission()).was_duplicate  # never while the job runs
+    log.put(JobFinished(job=job, status=JobStatus.COMPLETED))
+    log.stamp_ms += 5_000
+    log.submit(key="another")  # looks after old keys
+    assert not log.put(submission()).was_duplicate
 
 
-def test_too_many_jobs_are_refused_for_now_and_not_for_ever() -> None:
-    book = Book(Limits(jobs=2))
-    jobs = [book.submit(key=f"k{number}") for number in range(2)]
-    refused = book.put(submission("k3"))
+def test_a_submission_beyond_the_limit_of_jobs_may_be_repeated_later() -> None:
+    log = MachineLog(Limits(jobs=2))
+    jobs = [log.submit(key=f"k{number}") for number in range(2)]
+    refused = log.put(submission("k3"))
     assert (refused.ok, refused.code) == (False, Code.CAPACITY)
     assert refused.hint == "try again later"
-    book.put(JobFinished(job=jobs[0], status=JobStatus.CANCELLED))
-    assert book.put(submission("k3")).ok
+    log.put(JobFinished(job=jobs[0], status=JobStatus.CANCELLED))
+    assert log.put(submission("k3")).ok
 
 
 def test_plans_that_cannot_run_are_refused() -> None:
-    book = Book()
+    log = MachineLog()
     for workflows, why in (
         ((workflow("A"), workflow("A")), "called 'A'"),
         ((workflow("A", "Nobody"),), "not a workflow of the job"),
         ((workflow("A", "B"), workflow("B", "A")), "wait for each other"),
     ):
-        reply = book.put(submission(wanted=plan(*workflows)))
+        reply = log.put(submission(wanted=plan(*workflows)))
         assert (reply.ok, reply.code) == (False, Code.INVALID)
         assert why in reply.error
     empty = msgspec.structs.replace(plan(), workflows=())
-    assert "no workflows" in book.put(submission(wanted=empty)).error
+    assert "no workflows" in log.put(submission(wanted=empty)).error
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x80", b"\x81\xa4type\xa6nobody", b"\x90" * 99])
-def test_what_is_no_event_is_refused_and_changes_nothing(body: bytes) -> None:
-    book = Book()
-    book.submit()
-    before = book.machine.digest()
-    assert book.put_bytes(body).code is Code.INVALID
-    book.machine.restore(book.machine.snapshot())
-    assert book.machine.digest() == before
+def test_bytes_that_are_not_an_event_are_refused_and_change_nothing(body: bytes) -> None:
+    log = MachineLog()
+    log.submit()
+    before = log.machine.digest()
+    assert log.put_bytes(body).code is Code.INVALID
+    log.machine.restore(log.machine.snapshot())
+    assert log.machine.digest() == before
 
 
-def test_an_attempt_follows_the_last_one() -> None:
-    book = Book()
-    job = book.submit()
-    book.dispatch(job)
+def test_the_next_attempt_has_the_next_number() -> None:
+    log = MachineLog()
+    job = log.submit()
+    log.dispatch(job)
     again = PartRedispatched(job=job, workflow="Load", part=0, attempt=2, worker="w9")
-    assert book.put(again).code is Code.STALE_ATTEMPT  # the first is still open
-    assert book.put(revoke(job)).ok
+    assert log.put(again).code is Code.STALE_ATTEMPT  # the first is still open
+    assert log.put(revoke(job)).ok
     for attempt in (1, 3):
         other = PartRedispatched(job=job, workflow="Load", part=0, attempt=attempt, worker="w9")
-        assert book.put(other).code is Code.STALE_ATTEMPT
-    assert book.put(again).ok
-    assert book.job(job).workflows["Load"].parts[0].worker == "w9"
+        assert log.put(other).code is Code.STALE_ATTEMPT
+    assert log.put(again).ok
+    assert log.job(job).workflows["Load"].parts[0].worker == "w9"
 
 
 def test_the_result_of_a_revoked_attempt_decides_nothing() -> None:
-    book = Book()
-    job = book.submit()
-    book.dispatch(job)
-    book.put(revoke(job))
-    assert book.finish(job).code is Code.STALE_ATTEMPT
-    book.put(PartRedispatched(job=job, workflow="Load", part=0, attempt=2, worker="w1"))
-    assert book.finish(job).code is Code.STALE_ATTEMPT
-    assert book.finish(job, attempt=2, status=PartStatus.FAILED, error="boom").ok
-    assert book.finish(job, attempt=1).code is Code.TERMINAL
-    assert book.job(job).workflows["Load"].ended_as is JobStatus.FAILED
+    log = MachineLog()
+    job = log.submit()
+    log.dispatch(job)
+    log.put(revoke(job))
+    assert log.finish(job).code is Code.STALE_ATTEMPT
+    log.put(PartRedispatched(job=job, workflow="Load", part=0, attempt=2, worker="w1"))
+    assert log.finish(job).code is Code.STALE_ATTEMPT
+    assert log.finish(job, attempt=2, status=PartStatus.FAILED, error="boom").ok
+    assert log.finish(job, attempt=1).code is Code.TERMINAL
+    assert log.job(job).workflows["Load"].ended_as is JobStatus.FAILED
 
 
 def test_a_result_counts_once() -> None:
-    book = Book()
-    job = book.submit()
-    book.dispatch(job, "Load", 2, 2)
-    assert book.finish(job).code is Code.OK
-    again = book.finish(job, status=PartStatus.FAILED, error="changed its mind")
+    log = MachineLog()
+    job = log.submit()
+    log.dispatch(job, "Load", 2, 2)
+    assert log.finish(job).code is Code.OK
+    again = log.finish(job, status=PartStatus.FAILED, error="changed its mind")
     assert (again.ok, again.code) == (True, Code.DUPLICATE)
-    assert book.job(job).workflows["Load"].parts[0].is_completed
+    assert log.job(job).workflows["Load"].parts[0].is_completed
 
 
-def test_what_a_revoked_attempt_did_stays_and_the_next_runs_for_the_rest() -> None:
-    book = Book()
-    job = book.submit()
-    book.dispatch(job)
+def test_a_revoked_attempt_leaves_a_segment_and_the_next_runs_for_the_remaining_time() -> None:
+    log = MachineLog()
+    job = log.submit()
+    log.dispatch(job)
     point = Checkpoint(
         workflow="Load", part=0, attempt=1, elapsed_s=5.0, iterations=50, report=b"five"
     )
-    assert book.put(Checkpointed(job=job, parts=[point])).ok
+    assert log.put(Checkpointed(job=job, parts=[point])).ok
     event = msgspec.structs.replace(
         revoke(job), report=b"seven", elapsed_s=7.0, iterations=70, gap_s=0.5, requests_max=40
     )
-    assert book.put(event).ok
-    part = book.job(job).workflows["Load"].parts[0]
+    assert log.put(event).ok
+    part = log.job(job).workflows["Load"].parts[0]
     assert (part.began_s, part.iterations_done, part.retries) == (7.5, 70, 1)  # with the gap
     assert part.failed_workers == ["w0"]
     (segment,) = part.segments
     assert (segment.report, segment.elapsed_s, segment.worker) == (b"seven", 7.0, "w0")
-    (gap,) = book.job(job).workflows["Load"].gaps
+    (gap,) = log.job(job).workflows["Load"].gaps
     assert (gap.worker, gap.seconds, gap.requests_max) == ("w0", 0.5, 40)
-    assert book.put(event).code is Code.DUPLICATE
+    assert log.put(event).code is Code.DUPLICATE
 
 
 def test_a_revocation_without_statistics_takes_those_of_the_last_checkpoint() -> None:
-    book = Book()
-    job = book.submit()
-    book.dispatch(job)
+    log = MachineLog()
+    job = log.submit()
+    log.dispatch(job)
     point = Checkpoint(workflow="Load", part=0, attempt=1, elapsed_s=5.0, report=b"five")
-    book.put(Checkpointed(job=job, parts=[point]))
-    book.put(revoke(job))
-    part = book.job(job).workflows["Load"].parts[0]
+    log.put(Checkpointed(job=job, parts=[point]))
+    log.put(revoke(job))
+    part = log.job(job).workflows["Load"].parts[0]
     assert part.segments[0].report == b"five"
     assert part.began_s == 5.0
 
 
-def test_a_worker_that_was_only_full_is_not_to_blame() -> None:
-    book = Book()
-    job = book.submit()
-    book.dispatch(job)
-    book.put(msgspec.structs.replace(revoke(job), costs_retry=False))
-    part = book.job(job).workflows["Load"].parts[0]
+def test_a_revocation_for_lack_of_cores_costs_no_retry() -> None:
+    log = MachineLog()
+    job = log.submit()
+    log.dispatch(job)
+    log.put(msgspec.structs.replace(revoke(job), costs_retry=False))
+    part = log.job(job).workflows["Load"].parts[0]
     assert (part.retries, part.failed_workers) == (0, [])
-    assert book.job(job).workflows["Load"].status is WorkflowStatus.PENDING
+    assert log.job(job).workflows["Load"].status is WorkflowStatus.PENDING
 
 
 def test_checkpoints_of_other_attempts_are_refused() -> None:
-    book = Book()
-    job = book.submit()
-    book.dispatch(job)
+    log = MachineLog()
+    job = log.submit()
+    log.dispatch(job)
     stale = Checkpoint(workflow="Load", part=0, attempt=2, elapsed_s=5.0, report=b"x")
-    assert book.put(Checkpointed(job=job, parts=[stale])).code is Code.STALE_ATTEMPT
+    assert log.put(Checkpointed(job=job, parts=[stale])).code is Code.STALE_ATTEMPT
     nowhere = Checkpoint(workflow="Nope", part=4, attempt=1, elapsed_s=5.0)
-    assert book.put(Checkpointed(job=job, parts=[nowhere])).code is Code.STALE_ATTEMPT
-    assert book.job(job).workflows["Load"].parts[0].report == b""
+    assert log.put(Checkpointed(job=job, parts=[nowhere])).code is Code.STALE_ATTEMPT
+    assert log.job(job).workflows["Load"].parts[0].report == b""
 
 
 def test_a_checkpoint_shows_that_the_job_runs() -> None:
-    book = Book()
-    job = book.submit()
-    book.dispatch(job)
-    assert book.job(job).status is JobStatus.DISPATCHING
+    log = MachineLog()
+    job = log.submit()
+    log.dispatch(job)
+    assert log.job(job).status is JobStatus.DISPATCHING
     point = Checkpoint(workflow="Load", part=0, attempt=1, elapsed_s=0.0)
-    book.put(Checkpointed(job=job, parts=[point]))
-    assert book.job(job).status is JobStatus.RUNNING
-    assert book.job(job).workflows["Load"].status is WorkflowStatus.RUNNING
+    log.put(Checkpointed(job=job, parts=[point]))
+    assert log.job(job).status is JobStatus.RUNNING
+    assert log.job(job).workflows["Load"].status is WorkflowStatus.RUNNING
 
 
 def test_a_dependent_is_not_dispatched_before_its_dependency_has_completed() -> None:
-    book = Book()
-    job = book.submit(workflow("A"), workflow("B", "A"))
+    log = MachineLog()
+    job = log.submit(workflow("A"), workflow("B", "A"))
     early = WorkflowDispatched(job=job, workflow="B", parts=[PartDispatch(0, 1, "w0")])
-    assert "waits for A" in book.put(early).error
-    book.dispatch(job, "A")
-    assert not book.put(early).ok
-    book.finish(job, "A")
-    assert book.put(early).ok
+    assert "waits for A" in log.put(early).error
+    log.dispatch(job, "A")
+    assert not log.put(early).ok
+    log.finish(job, "A")
+    assert log.put(early).ok
 
 
-def test_dependents_of_a_failed_workflow_are_cancelled_and_name_the_culprit() -> None:
-    book = Book()
-    job = book.submit(
+def test_dependents_of_a_failed_workflow_are_cancelled_and_name_it() -> None:
+    log = MachineLog()
+    job = log.submit(
         workflow("A"), workflow("B", "A"), workflow("C", "B"), workflow("D"), workflow("E", "D")
     )
-    book.dispatch(job, "A")
-    book.finish(job, "A", status=PartStatus.FAILED, error="boom")
-    states = book.job(job).workflows
+    log.dispatch(job, "A")
+    log.finish(job, "A", status=PartStatus.FAILED, error="boom")
+    states = log.job(job).workflows
     assert states["A"].error == "boom"
     for name in "BC":
         assert states[name].status is WorkflowStatus.CANCELLED
@@ -316,27 +316,27 @@ def test_dependents_of_a_failed_workflow_are_cancelled_and_name_the_culprit() ->
     assert states["E"].status is WorkflowStatus.PENDING
 
 
-def test_a_workflow_ends_when_its_last_part_does() -> None:
-    book = Book()
-    job = book.submit()
-    book.dispatch(job, "Load", 2, 3)
-    book.finish(job, part=1)
-    assert not book.job(job).workflows["Load"].has_ended
-    book.finish(job, part=0)
-    assert book.job(job).workflows["Load"].status is WorkflowStatus.COMPLETED
-    assert book.job(job).status is JobStatus.COMPLETING
-    assert book.job(job).final_status() is JobStatus.COMPLETED
+def test_a_workflow_ends_with_its_last_part() -> None:
+    log = MachineLog()
+    job = log.submit()
+    log.dispatch(job, "Load", 2, 3)
+    log.finish(job, part=1)
+    assert not log.job(job).workflows["Load"].has_ended
+    log.finish(job, part=0)
+    assert log.job(job).workflows["Load"].status is WorkflowStatus.COMPLETED
+    assert log.job(job).status is JobStatus.COMPLETING
+    assert log.job(job).final_status() is JobStatus.COMPLETED
 
 
-def test_one_failed_part_fails_its_workflow_once_the_others_are_gone() -> None:
-    book = Book()
-    job = book.submit()
-    book.dispatch(job, "Load", 2, 3)
-    book.finish(job, part=1, status=PartStatus.FAILED, error="setup: KeyError")
-    state = book.job(job).workflows["Load"]
+def test_a_failed_part_fails_its_workflow_once_its_other_parts_have_ended() -> None:
+    log = MachineLog()
+    job = log.submit()
+    log.dispatch(job, "Load", 2, 3)
+    log.finish(job, part=1, status=PartStatus.FAILED, error="setup: KeyError")
+    state = log.job(job).workflows["Load"]
     assert not state.has_ended
     assert state.stop is not None
-    book.finish(job, part=0, status=PartStatus.STOPPED, error="another part failed")
+    log.finish(job, part=0, status=PartStatus.STOPPED, error="another part failed")
     assert state.status is WorkflowStatus.FAILED
     assert state.error == "setup: KeyError"
 
@@ -349,49 +349,51 @@ def test_one_failed_part_fails_its_workflow_once_the_others_are_gone() -> None:
         ((PartStatus.FAILED, PartStatus.FAILED), JobStatus.FAILED),
     ],
 )
-def test_a_job_ends_as_its_workflows_did(ends: tuple[PartStatus, ...], expected: JobStatus) -> None:
-    book = Book()
-    job = book.submit(workflow("A"), workflow("B"))
+def test_the_final_status_of_a_job_follows_from_its_workflows(
+    ends: tuple[PartStatus, ...], expected: JobStatus
+) -> None:
+    log = MachineLog()
+    job = log.submit(workflow("A"), workflow("B"))
     for name, status in zip("AB", ends, strict=True):
-        book.dispatch(job, name)
-        book.finish(job, name, status=status, error="boom")
-    assert book.job(job).final_status() is expected
+        log.dispatch(job, name)
+        log.finish(job, name, status=status, error="boom")
+    assert log.job(job).final_status() is expected
 
 
 def test_after_a_cancel_nothing_is_dispatched() -> None:
-    book = Book()
-    job = book.submit(workflow("A"), workflow("B"))
-    book.dispatch(job, "A")
-    assert book.put(CancelRequested(job=job, reason="enough", by="me")).ok
+    log = MachineLog()
+    job = log.submit(workflow("A"), workflow("B"))
+    log.dispatch(job, "A")
+    assert log.put(CancelRequested(job=job, reason="enough", by="me")).ok
     unstarted = WorkflowDispatched(job=job, workflow="B", parts=[PartDispatch(0, 1, "w0")])
-    assert not book.put(unstarted).ok
+    assert not log.put(unstarted).ok
     late = PartRedispatched(job=job, workflow="A", part=0, attempt=2, worker="w1")
-    assert book.put(late).code is Code.CANCELLING
-    states = book.job(job).workflows
+    assert log.put(late).code is Code.CANCELLING
+    states = log.job(job).workflows
     assert states["A"].status is WorkflowStatus.CANCELLING
     assert states["B"].status is WorkflowStatus.CANCELLED
     assert states["B"].error == "never started: enough"
-    book.finish(job, "A", status=PartStatus.STOPPED, error="enough")
+    log.finish(job, "A", status=PartStatus.STOPPED, error="enough")
     assert states["A"].ended_as is JobStatus.CANCELLED
-    assert book.job(job).final_status() is JobStatus.CANCELLED
-    assert book.put(CancelRequested(job=job, reason="again")).code is Code.DUPLICATE
+    assert log.job(job).final_status() is JobStatus.CANCELLED
+    assert log.put(CancelRequested(job=job, reason="again")).code is Code.DUPLICATE
 
 
-def test_a_worker_lost_while_it_was_cancelled_does_not_keep_the_job() -> None:
-    book = Book()
-    job = book.submit()
-    book.dispatch(job)
-    book.put(CancelRequested(job=job, reason="enough"))
-    book.put(revoke(job))
-    assert book.job(job).workflows["Load"].has_ended
+def test_a_cancelled_job_ends_although_a_worker_was_lost() -> None:
+    log = MachineLog()
+    job = log.submit()
+    log.dispatch(job)
+    log.put(CancelRequested(job=job, reason="enough"))
+    log.put(revoke(job))
+    assert log.job(job).workflows["Load"].has_ended
 
 
 def test_a_threshold_fails_the_workflow_that_has_it_and_cancels_the_others() -> None:
-    book = Book()
-    job = book.submit(workflow("A"), workflow("B"))
-    book.dispatch(job, "A")
-    book.dispatch(job, "B")
-    book.put(
+    log = MachineLog()
+    job = log.submit(workflow("A"), workflow("B"))
+    log.dispatch(job, "A")
+    log.dispatch(job, "B")
+    log.put(
         CancelRequested(
             job=job,
             reason="stopped by the threshold of A",
@@ -401,37 +403,37 @@ def test_a_threshold_fails_the_workflow_that_has_it_and_cancels_the_others() -> 
         )
     )
     for name in "AB":
-        book.finish(job, name, status=PartStatus.STOPPED, error="told to")
-    states = book.job(job).workflows
+        log.finish(job, name, status=PartStatus.STOPPED, error="told to")
+    states = log.job(job).workflows
     assert (states["A"].ended_as, states["A"].error) == (
         JobStatus.FAILED,
         "stopped by its threshold p99",
     )
     assert states["B"].ended_as is JobStatus.CANCELLED
-    assert book.job(job).final_status() is JobStatus.FAILED
+    assert log.job(job).final_status() is JobStatus.FAILED
 
 
-def test_a_timeout_is_said_of_what_ran_and_of_the_job() -> None:
-    book = Book()
-    job = book.submit(workflow("A"), workflow("B"))
-    book.dispatch(job, "A")
-    book.put(CancelRequested(job=job, reason="the job's timeout", status=JobStatus.TIMEOUT))
-    book.finish(job, "A", status=PartStatus.STOPPED, error="told to")
-    states = book.job(job).workflows
+def test_a_job_timeout_ends_the_job_and_its_running_workflows_as_timeout() -> None:
+    log = MachineLog()
+    job = log.submit(workflow("A"), workflow("B"))
+    log.dispatch(job, "A")
+    log.put(CancelRequested(job=job, reason="the job's timeout", status=JobStatus.TIMEOUT))
+    log.finish(job, "A", status=PartStatus.STOPPED, error="told to")
+    states = log.job(job).workflows
     assert states["A"].ended_as is JobStatus.TIMEOUT
     assert states["B"].ended_as is JobStatus.CANCELLED
-    assert book.job(job).final_status() is JobStatus.TIMEOUT
+    assert log.job(job).final_status() is JobStatus.TIMEOUT
 
 
 def test_a_workflow_may_end_without_a_result() -> None:
-    book = Book()
-    job = book.submit(workflow("A"), workflow("B", "A"))
-    book.dispatch(job, "A", 1, 1)
-    book.put(revoke(job, "A"))
-    book.put(WorkflowEnded(job=job, workflow="A", reason="3 retries were used up"))
-    states = book.job(job).workflows
+    log = MachineLog()
+    job = log.submit(workflow("A"), workflow("B", "A"))
+    log.dispatch(job, "A", 1, 1)
+    log.put(revoke(job, "A"))
+    log.put(WorkflowEnded(job=job, workflow="A", reason="3 retries were used up"))
+    states = log.job(job).workflows
     assert not states["A"].has_ended  # part 1 still runs
-    book.finish(job, "A", part=1, status=PartStatus.STOPPED, error="told to")
+    log.finish(job, "A", part=1, status=PartStatus.STOPPED, error="told to")
     assert states["A"].error == "3 retries were used up"
     assert states["A"].ended_as is JobStatus.FAILED
     assert states["B"].error == "dependency failed: A"
@@ -439,85 +441,85 @@ def test_a_workflow_may_end_without_a_result() -> None:
 
 @pytest.mark.parametrize("first", [JobStatus.COMPLETED, JobStatus.CANCELLED])
 def test_the_first_end_of_a_job_wins(first: JobStatus) -> None:
-    book = Book()
-    job = book.submit()
-    assert book.put(JobFinished(job=job, status=first)).ok
+    log = MachineLog()
+    job = log.submit()
+    assert log.put(JobFinished(job=job, status=first)).ok
     for status in (JobStatus.COMPLETED, JobStatus.CANCELLED, JobStatus.TIMEOUT):
-        again = book.put(JobFinished(job=job, status=status))
+        again = log.put(JobFinished(job=job, status=status))
         assert again.code is (Code.DUPLICATE if status is first else Code.TERMINAL)
-    assert book.job(job).status is first
+    assert log.job(job).status is first
 
 
 def test_a_cancel_after_the_end_changes_nothing() -> None:
-    book = Book()
-    job = book.submit()
-    book.dispatch(job)
-    book.finish(job)
-    assert book.put(CancelRequested(job=job, reason="late")).code is Code.DUPLICATE
-    book.put(JobFinished(job=job, status=JobStatus.COMPLETED))
-    assert book.put(CancelRequested(job=job, reason="late")).code is Code.TERMINAL
-    assert book.job(job).status is JobStatus.COMPLETED
+    log = MachineLog()
+    job = log.submit()
+    log.dispatch(job)
+    log.finish(job)
+    assert log.put(CancelRequested(job=job, reason="late")).code is Code.DUPLICATE
+    log.put(JobFinished(job=job, status=JobStatus.COMPLETED))
+    assert log.put(CancelRequested(job=job, reason="late")).code is Code.TERMINAL
+    assert log.job(job).status is JobStatus.COMPLETED
 
 
 def test_an_ended_job_leaves_a_row_and_its_record_goes_to_the_history() -> None:
-    book = Book()
-    job = book.submit()
-    book.dispatch(job)
-    book.finish(job)
-    book.put(JobFinished(job=job, status=JobStatus.COMPLETED))
-    kinds = [kind for _, kind, _ in book.rows]
+    log = MachineLog()
+    job = log.submit()
+    log.dispatch(job)
+    log.finish(job)
+    log.put(JobFinished(job=job, status=JobStatus.COMPLETED))
+    kinds = [kind for _, kind, _ in log.rows]
     assert kinds == ["submitted", "dispatched", "finished_part", "finished"]
-    record = decode_job(book.rows[-1][2])
+    record = decode_job(log.rows[-1][2])
     assert record.workflows["Load"].parts[0].report == report()
-    assert book.job(job).workflows["Load"].parts[0].report == b""
-    view = book.machine.view(job)
+    assert log.job(job).workflows["Load"].parts[0].report == b""
+    view = log.machine.view(job)
     assert view is not None
     assert (view.status, view.workflows[0].workers) == (JobStatus.COMPLETED, ["w0"])
 
 
-def test_a_job_that_is_ended_over_its_open_parts_keeps_what_they_had_reported() -> None:
-    book = Book()
-    job = book.submit()
-    book.dispatch(job)
+def test_a_job_that_ends_with_open_parts_keeps_their_reports() -> None:
+    log = MachineLog()
+    job = log.submit()
+    log.dispatch(job)
     point = Checkpoint(workflow="Load", part=0, attempt=1, elapsed_s=5.0, report=b"five")
-    book.put(Checkpointed(job=job, parts=[point]))
-    book.put(JobFinished(job=job, status=JobStatus.FAILED, reason="given up"))
-    record = decode_job(book.rows[-1][2])
+    log.put(Checkpointed(job=job, parts=[point]))
+    log.put(JobFinished(job=job, status=JobStatus.FAILED, reason="given up"))
+    record = decode_job(log.rows[-1][2])
     assert record.workflows["Load"].parts[0].segments[0].report == b"five"
     assert record.workflows["Load"].ended_as is JobStatus.CANCELLED
 
 
-def test_live_state_is_bounded_however_many_jobs_there_were() -> None:
-    book = Book(Limits(ended_jobs=10, keys=50))
+def test_ended_jobs_and_keys_in_live_state_are_limited() -> None:
+    log = MachineLog(Limits(ended_jobs=10, keys=50))
     for number in range(300):
-        job = book.submit(key=f"k{number}")
-        book.put(JobFinished(job=job, status=JobStatus.COMPLETED))
-    machine = book.machine
+        job = log.submit(key=f"k{number}")
+        log.put(JobFinished(job=job, status=JobStatus.COMPLETED))
+    machine = log.machine
     assert not list(machine.jobs())
     assert len(machine.views()) == 10
     assert sum(machine.key(f"k{number}") is not None for number in range(300)) == 50
 
 
-def test_too_large_a_context_fails_the_part_that_provides_it() -> None:
-    book = Book()
-    job = book.submit()
-    book.dispatch(job)
-    assert book.finish(job, provided=[b"x" * (UPDATE_BYTES_MAX + 1)]).ok
-    state = book.job(job).workflows["Load"]
+def test_a_part_that_provides_too_much_context_has_failed() -> None:
+    log = MachineLog()
+    job = log.submit()
+    log.dispatch(job)
+    assert log.finish(job, provided=[b"x" * (UPDATE_BYTES_MAX + 1)]).ok
+    state = log.job(job).workflows["Load"]
     assert state.ended_as is JobStatus.FAILED
     assert "bytes of context, more than 65,536" in (state.error or "")
     assert state.parts[0].end is not None
     assert state.parts[0].end.provided == []
 
 
-def test_too_large_a_context_of_a_job_fails_the_part_that_goes_too_far() -> None:
-    book = Book()
+def test_a_part_that_exceeds_the_context_limit_of_its_job_fails() -> None:
+    log = MachineLog()
     parts = JOB_BYTES_MAX // UPDATE_BYTES_MAX + 1
-    job = book.submit()
-    book.dispatch(job, "Load", *([1] * parts))
+    job = log.submit()
+    log.dispatch(job, "Load", *([1] * parts))
     for part in range(parts):
-        book.finish(job, part=part, provided=[b"x" * UPDATE_BYTES_MAX])
-    state = book.job(job).workflows["Load"]
+        log.finish(job, part=part, provided=[b"x" * UPDATE_BYTES_MAX])
+    state = log.job(job).workflows["Load"]
     assert [part.end and part.end.status for part in state.parts].count(PartStatus.FAILED) == 1
     assert "the job's context would be" in (state.error or "")
 
@@ -540,28 +542,28 @@ def provider_and_user(*, has_default: bool = True) -> tuple[object, object]:
 def test_context_does_not_depend_on_the_order_in_which_parts_finished() -> None:
     made = []
     for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
-        book = Book()
-        job = book.submit(*provider_and_user())
-        book.dispatch(job, "Login", 1, 1, 1)
+        log = MachineLog()
+        job = log.submit(*provider_and_user())
+        log.dispatch(job, "Login", 1, 1, 1)
         for part in order:
             given = Provided(slot=part, states={"token": b"t%d" % part})
-            book.finish(job, "Login", part=part, provided=[encode_provided(given)])
-        made.append(context_for(book.job(job), "Load"))
+            log.finish(job, "Login", part=part, provided=[encode_provided(given)])
+        made.append(context_for(log.job(job), "Load"))
     assert made[0] == made[1] == made[2]
     assert decode_received(made[0]).uses["take"]["token"].chunks == (b"t0",)
 
 
-def test_a_value_without_a_default_that_nobody_provided_is_an_error() -> None:
-    book = Book()
-    job = book.submit(*provider_and_user(has_default=False))
-    book.dispatch(job, "Login", 1)
-    book.finish(job, "Login")
+def test_a_missing_context_value_without_a_default_is_an_error() -> None:
+    log = MachineLog()
+    job = log.submit(*provider_and_user(has_default=False))
+    log.dispatch(job, "Login", 1)
+    log.finish(job, "Login")
     with pytest.raises(MissingContextError, match="needs 'token'"):
-        context_for(book.job(job), "Load")
+        context_for(log.job(job), "Load")
 
 
-def test_keys_are_handed_over_by_slot() -> None:
-    old, new = Book(), Book()
+def test_keys_are_handed_over_by_key_slot() -> None:
+    old, new = MachineLog(), MachineLog()
     keys = [f"k{number}" for number in range(20)]
     jobs = {key: old.submit(key=key) for key in keys}
     slots = frozenset(key_slot_of(key) for key in keys[:7])
@@ -577,20 +579,20 @@ def test_keys_are_handed_over_by_slot() -> None:
             assert old.put(submission(key)).was_duplicate
 
 
-def test_a_damaged_value_shows_in_the_digest() -> None:
-    book, other = Book(), Book()
-    for each in (book, other):
+def test_a_changed_value_changes_the_digest() -> None:
+    log, other = MachineLog(), MachineLog()
+    for each in (log, other):
         each.dispatch(each.submit())
-    assert book.machine.digest() == other.machine.digest()
-    job = next(book.machine.jobs())
+    assert log.machine.digest() == other.machine.digest()
+    job = next(log.machine.jobs())
     job.workflows["Load"].parts[0].worker = "w7"
-    assert book.machine.digest() != other.machine.digest()
+    assert log.machine.digest() != other.machine.digest()
 
 
 def test_events_of_unknown_jobs_workflows_and_parts_are_refused() -> None:
-    book = Book()
-    job = book.submit()
-    assert book.finish("dc1.3-nobody").code is Code.UNKNOWN_JOB
-    assert book.finish(job, "Nope").code is Code.UNKNOWN_WORKFLOW
-    assert book.finish(job, part=3).code is Code.UNKNOWN_PART
-    assert book.finish(job, part=-1).code is Code.UNKNOWN_PART
+    log = MachineLog()
+    job = log.submit()
+    assert log.finish("dc1.3-nobody").code is Code.UNKNOWN_JOB
+    assert log.finish(job, "Nope").code is Code.UNKNOWN_WORKFLOW
+    assert log.finish(job, part=3).code is Code.UNKNOWN_PART
+    assert log.finish(job, part=-1).code is Code.UNKNOWN_PART

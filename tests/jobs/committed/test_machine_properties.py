@@ -212,7 +212,7 @@ def test_replicas_agree_and_every_rule_holds(story: list[Event], restart_at: int
 
 @settings(max_examples=100)
 @given(stories())
-def test_saying_everything_twice_changes_nothing(story: list[Event]) -> None:
+def test_an_event_applied_twice_changes_nothing(story: list[Event]) -> None:
     once, twice = JobMachine("dc1", 3), JobMachine("dc1", 3)
     for index, event in enumerate(story):
         body = encode(event)
@@ -239,7 +239,7 @@ def test_the_first_end_in_log_order_wins(wanted: list[JobStatus]) -> None:
 
 @settings(max_examples=200)
 @given(st.binary(max_size=200))
-def test_no_bytes_make_it_raise(body: bytes) -> None:
+def test_the_machine_raises_for_no_bytes(body: bytes) -> None:
     machine = JobMachine("dc1", 3)
     machine.apply(1, 1, body)
     assert len(machine.views()) <= 1
