@@ -178,7 +178,7 @@ class AttemptOnWorker:
         return self.lease_until_s if self.is_live and needs_lease else None
 
 
-class AttemptTable(dict[AttemptId, AttemptOnWorker]):
+class WorkerAttempts(dict[AttemptId, AttemptOnWorker]):
     """The attempts on a worker that have not ended. Only `supervisor` adds and removes them."""
 
     def of_group(self, group: int) -> list[AttemptOnWorker]:

@@ -14,7 +14,7 @@ import re
 from msgspec.structs import replace
 
 from hyperscale.jobs.agent import events
-from hyperscale.jobs.agent.attempts import AttemptState, AttemptTable, StopCause
+from hyperscale.jobs.agent.attempts import AttemptState, StopCause, WorkerAttempts
 from hyperscale.jobs.agent.events import AgentEffect, AgentEvent
 from hyperscale.jobs.agent.fences import Fences, part_of
 from hyperscale.jobs.agent.reports import ReportSchedule, StampClock
@@ -62,7 +62,7 @@ class Agent:
         self.is_draining = False
         self._clock = StampClock(incarnation, now_s=now_s)
         self._fences = Fences()
-        self._attempts = AttemptTable()
+        self._attempts = WorkerAttempts()
         self._reports = ReportSchedule(worker, self._clock, self._attempts)
         self._supervisor = AttemptSupervisor(cores, self._attempts, self._fences, self._reports)
         self._announced = AnnounceCores(

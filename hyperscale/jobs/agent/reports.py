@@ -7,7 +7,7 @@ results. The attempts and their states belong to `supervisor`.
 import zlib
 from dataclasses import dataclass
 
-from hyperscale.jobs.agent.attempts import AttemptOnWorker, AttemptState, AttemptTable
+from hyperscale.jobs.agent.attempts import AttemptOnWorker, AttemptState, WorkerAttempts
 from hyperscale.jobs.agent.events import (
     AgentEffect,
     PlacePrinted,
@@ -119,7 +119,7 @@ class ReportChannel:
 class ReportSchedule:
     """Reports, results and output of all attempts on one worker."""
 
-    def __init__(self, worker: str, clock: StampClock, attempts: AttemptTable) -> None:
+    def __init__(self, worker: str, clock: StampClock, attempts: WorkerAttempts) -> None:
         self.worker = worker
         self.usage = UsageMeasured(0.0, 0.0)
         self.results: dict[AttemptId, PendingResult] = {}

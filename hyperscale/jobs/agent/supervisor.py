@@ -10,9 +10,9 @@ from hyperscale.errors import InvariantError
 from hyperscale.jobs.agent.attempts import (
     AttemptOnWorker,
     AttemptState,
-    AttemptTable,
     OutputBuffer,
     StopCause,
+    WorkerAttempts,
 )
 from hyperscale.jobs.agent.events import (
     AgentEffect,
@@ -116,7 +116,7 @@ class AttemptSupervisor:
     """Begins, starts, stops and ends attempts, and gives them places."""
 
     def __init__(
-        self, cores: int, attempts: AttemptTable, fences: Fences, reports: ReportSchedule
+        self, cores: int, attempts: WorkerAttempts, fences: Fences, reports: ReportSchedule
     ) -> None:
         self.places = PlaceTable(cores)
         self._attempts = attempts
