@@ -7,11 +7,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::history::{Budget, History};
+use super::history::Budget;
+use super::part::Part;
 use super::series::{tier_for, tier_of_width, values, width_of, SeriesValue, StepSeries, TIERS_S};
+use super::totals::{check_totals, metric_reports, metric_total, MetricTotal};
 use super::{
-    joined, merged, CheckReport, Counts, Encoded, MetricReport, Phases, Point, Report, StepReport,
-    Unknown,
+    joined, merged, CheckReport, Counts, Encoded, MergeError, Report, StepReport, Unknown,
 };
 use crate::hist::Histogram;
 use crate::recorder::Phase;
@@ -23,14 +24,6 @@ const OPEN_S: f64 = 5.0;
 const OPEN_S_MAX: f64 = 60.0;
 /// How far a second may be ahead of the time its report gives: their clocks start apart.
 const AHEAD_S: u32 = 2;
-
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum MergeError {
-    #[error("a report of workflow {found:?} among those of {expected:?}")]
-    Workflow { found: String, expected: String },
-    #[error("workflow {workflow:?} has no step {step:?}")]
-    Step { workflow: String, step: String },
-}
 
 /// Which seconds go with a merged report.
 #[derive(Clone, Copy, Debug)]
@@ -46,18 +39,6 @@ pub enum Telling {
 
 /// A point without its histogram is that much smaller.
 const COUNTED_PER_TIMED: usize = 10;
-
-/// A custom metric over all parts.
-#[derive(Debug, Default)]
-pub struct MetricTotal {
-    pub count: u64,
-    pub sum: f64,
-    pub min: f64,
-    pub max: f64,
-    /// The value reported furthest into the run.
-    pub last: f64,
-    pub distribution: Option<Histogram>,
-}
 
 /// When seconds are closed, and which steps are taken.
 #[derive(Debug)]
@@ -76,66 +57,6 @@ struct Step {
     series: StepSeries,
     /// Grows when a part has reported a new histogram.
     histograms_version: u64,
-}
-
-/// The latest that was reported of one step of one part, each with the sequence of its report: a
-/// report without histograms means "as last reported".
-#[derive(Debug, Default)]
-struct PartStep {
-    latency: Option<(u64, Encoded)>,
-    phases: Option<(u64, Phases)>,
-    history: History,
-}
-
-#[derive(Debug)]
-struct Part {
-    latest: Arc<Report>,
-    /// The places, in `Merge::steps`, of the steps of the latest report.
-    places: Vec<usize>,
-    /// How far into the run its seconds are known.
-    series_until_s: f64,
-    steps: Vec<PartStep>,
-    /// By metric.
-    distributions: BTreeMap<Box<str>, (u64, Encoded)>,
-}
-
-impl Part {
-    fn latency(&self, place: usize) -> Option<&Encoded> {
-        self.steps.get(place)?.latency.as_ref().map(|(_, histogram)| histogram)
-    }
-
-    fn phases(&self, place: usize) -> Option<&Phases> {
-        self.steps.get(place)?.phases.as_ref().map(|(_, phases)| phases)
-    }
-
-    fn distribution(&self, metric: &str) -> Option<&Encoded> {
-        self.distributions.get(metric).map(|(_, histogram)| histogram)
-    }
-
-    fn keep_distribution(&mut self, metric: &MetricReport, sequence: u64) {
-        let Some(histogram) = &metric.distribution else { return };
-        match self.distributions.get_mut(&metric.name) {
-            Some((known, kept)) if sequence > *known => {
-                (*known, *kept) = (sequence, Arc::clone(histogram));
-            }
-            Some(_) => {}
-            None => {
-                let kept = (sequence, Arc::clone(histogram));
-                self.distributions.insert(metric.name.clone(), kept);
-            }
-        }
-    }
-
-    fn step(&mut self, place: usize) -> Option<&mut PartStep> {
-        if place >= self.steps.len() {
-            self.steps.resize_with(place + 1, PartStep::default);
-        }
-        self.steps.get_mut(place)
-    }
-}
-
-fn is_newer<T>(known: Option<&(u64, T)>, sequence: u64) -> bool {
-    known.is_none_or(|(known, _)| sequence > *known)
 }
 
 #[derive(Debug)]
@@ -274,13 +195,7 @@ impl Merge {
         #[allow(clippy::cast_possible_truncation)] // memory ends long before
         let index = self.parts.len() as u32;
         self.keys.insert(key, index);
-        self.parts.push(Part {
-            latest: Arc::clone(report),
-            places: places.to_vec(),
-            series_until_s: 0.0,
-            steps: Vec::new(),
-            distributions: BTreeMap::new(),
-        });
+        self.parts.push(Part::new(report, places));
         self.count(report, places, Counts::add);
         index
     }
@@ -288,11 +203,9 @@ impl Merge {
     /// Replaces a part's latest report if this one is newer, and the counts it had.
     fn replace_latest(&mut self, index: u32, report: &Arc<Report>, places: &[usize]) -> bool {
         let Some(part) = self.parts.get_mut(index as usize) else { return false };
-        if report.sequence <= part.latest.sequence {
+        let Some((before, before_places)) = part.replace_latest(report, places) else {
             return false;
-        }
-        let before = std::mem::replace(&mut part.latest, Arc::clone(report));
-        let before_places = std::mem::replace(&mut part.places, places.to_vec());
+        };
         self.count(&before, &before_places, Counts::subtract);
         self.count(report, places, Counts::add);
         true
@@ -317,25 +230,15 @@ impl Merge {
             {
                 continue; // as most reports do: between two with histograms the counts run ahead
             }
-            let (Some(step), Some(kept)) = (self.steps.get_mut(place), part.step(place)) else {
-                continue;
-            };
-            if let Some(latency) = &reported.latency {
-                if is_newer(kept.latency.as_ref(), sequence) {
-                    kept.latency = Some((sequence, Arc::clone(latency)));
-                    step.histograms_version += 1;
-                }
-            }
-            if let Some(phases) = &reported.phases {
-                if is_newer(kept.phases.as_ref(), sequence) {
-                    kept.phases = Some((sequence, phases.clone()));
-                }
+            let Some(step) = self.steps.get_mut(place) else { continue };
+            if part.keep_histograms(place, reported, sequence) {
+                step.histograms_version += 1;
             }
             let end = reported.series.partition_point(|point| point.second <= last_s);
             let series = reported.series.get(..end).unwrap_or_default();
             step.series.offer(index, series);
             if let Some(budget) = history {
-                kept.history.offer(series, report.series_s, budget);
+                part.keep_series(place, series, report.series_s, budget);
             }
             if reported.latency.is_some() || !reported.series.is_empty() {
                 part.series_until_s = part.series_until_s.max(report.elapsed_s);
@@ -435,9 +338,8 @@ impl Merge {
     }
 
     /// Parts by slot and attempt.
-    fn in_order(&self) -> impl Iterator<Item = ((u32, u32), &Part)> + Clone {
-        let found = self.keys.iter().map(|(&key, &index)| (key, self.parts.get(index as usize)));
-        found.filter_map(|(key, part)| Some((key, part?)))
+    fn in_order(&self) -> impl Iterator<Item = &Part> + Clone {
+        self.keys.values().filter_map(|&index| self.parts.get(index as usize))
     }
 
     // -- steps
@@ -476,7 +378,7 @@ impl Merge {
         place: usize,
         name: &'a str,
     ) -> impl Iterator<Item = &'a Encoded> + Clone {
-        let phases = self.in_order().filter_map(move |(_, part)| part.phases(place));
+        let phases = self.in_order().filter_map(move |part| part.phases(place));
         phases.flatten().filter(move |(phase, _)| **phase == *name).map(|(_, histogram)| histogram)
     }
 
@@ -520,60 +422,12 @@ impl Merge {
     /// The checks of the plan, and any other that was reported, in that order.
     #[must_use]
     pub fn checks(&self, planned: &[String]) -> Vec<CheckReport> {
-        let named = |name: &str| CheckReport { name: name.into(), ..CheckReport::default() };
-        let mut merged: Vec<CheckReport> = planned.iter().map(|name| named(name)).collect();
-        let planned = planned.iter().map(String::as_str).zip(0..);
-        let mut places: HashMap<&str, usize> = planned.collect();
-        for check in self.in_order().flat_map(|(_, part)| &part.latest.checks) {
-            let place = *places.entry(&check.name).or_insert_with(|| {
-                merged.push(named(&check.name));
-                merged.len() - 1
-            });
-            if let Some(into) = merged.get_mut(place) {
-                into.passed = into.passed.wrapping_add(check.passed);
-                into.failed = into.failed.wrapping_add(check.failed);
-                if into.first_failure.is_none() {
-                    into.first_failure.clone_from(&check.first_failure);
-                }
-            }
-        }
-        merged
+        check_totals(self.in_order(), planned)
     }
 
     #[must_use]
     pub fn metric(&self, name: &str) -> MetricTotal {
-        let mut total = self.metric_counts(name);
-        let sampled = self.distributions(name);
-        if sampled.clone().next().is_some() {
-            total.distribution = Some(merged(sampled.map(AsRef::as_ref)));
-        }
-        total
-    }
-
-    fn distributions<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Encoded> + Clone {
-        self.in_order().filter_map(move |(_, part)| part.distribution(name))
-    }
-
-    fn metric_counts(&self, name: &str) -> MetricTotal {
-        let mut total = MetricTotal::default();
-        let mut last_s = f64::NEG_INFINITY;
-        for (_, part) in self.in_order() {
-            let reported = part.latest.metrics.iter();
-            for metric in reported.filter(|metric| *metric.name == *name && metric.count > 0) {
-                let is_first = total.count == 0;
-                total.min = if is_first { metric.min } else { total.min.min(metric.min) };
-                total.max = if is_first { metric.max } else { total.max.max(metric.max) };
-                total.count = total.count.wrapping_add(metric.count);
-                total.sum += metric.sum;
-                // Each core has a last value of its own. The one reported furthest into the run
-                // counts, and of equals that of the lowest slot.
-                if part.latest.elapsed_s > last_s {
-                    last_s = part.latest.elapsed_s;
-                    total.last = metric.last;
-                }
-            }
-        }
-        total
+        metric_total(self.in_order(), name)
     }
 
     // -- one report of all parts
@@ -598,7 +452,7 @@ impl Merge {
             vus: self.vus(),
             iterations: self.iterations(),
             checks: self.checks(&[]),
-            metrics: self.merged_metrics(with_histograms),
+            metrics: metric_reports(self.in_order(), with_histograms),
             cpu_s: self.parts.iter().map(|part| part.latest.cpu_s).sum(),
             loop_lag_s: std::mem::take(&mut self.loop_lag_s),
             rss_bytes: self.sum(|report| report.rss_bytes),
@@ -606,7 +460,7 @@ impl Merge {
             series_s: 1,
             ..Report::default()
         };
-        for (_, part) in self.in_order() {
+        for part in self.in_order() {
             report.unknown.adopt(&part.latest.unknown);
         }
         let mut unknown = self.unknown_of_steps();
@@ -626,7 +480,7 @@ impl Merge {
     fn reported_places(&self) -> Vec<usize> {
         let mut is_known = vec![false; self.steps.len()];
         let mut found = Vec::new();
-        for &place in self.in_order().flat_map(|(_, part)| &part.places) {
+        for &place in self.in_order().flat_map(|part| &part.places) {
             if let Some(known) = is_known.get_mut(place) {
                 if !std::mem::replace(known, true) {
                     found.push(place);
@@ -638,7 +492,7 @@ impl Merge {
 
     fn unknown_of_steps(&self) -> HashMap<usize, Unknown> {
         let mut found: HashMap<usize, Unknown> = HashMap::new();
-        for (_, part) in self.in_order() {
+        for part in self.in_order() {
             for (step, &place) in part.latest.steps.iter().zip(&part.places) {
                 if !step.unknown.is_empty() {
                     found.entry(place).or_default().adopt(&step.unknown);
@@ -655,7 +509,7 @@ impl Merge {
         with_phases: bool,
     ) -> Option<StepReport> {
         let step = self.steps.get(place)?;
-        let latencies = self.in_order().filter_map(|(_, part)| part.latency(place));
+        let latencies = self.in_order().filter_map(|part| part.latency(place));
         let phases = Phase::ALL.into_iter().map(Phase::name);
         let phases =
             phases.filter_map(|name| Some((name.into(), joined(self.phase(place, name))?)));
@@ -667,28 +521,6 @@ impl Merge {
             series: Vec::new(),
             unknown: Unknown::default(),
         })
-    }
-
-    fn merged_metrics(&self, with_histograms: bool) -> Vec<MetricReport> {
-        let mut found: Vec<MetricReport> = Vec::new();
-        for metric in self.in_order().flat_map(|(_, part)| &part.latest.metrics) {
-            if found.iter().any(|known| known.name == metric.name) {
-                continue;
-            }
-            let total = self.metric_counts(&metric.name);
-            let distribution = with_histograms.then(|| joined(self.distributions(&metric.name)));
-            found.push(MetricReport {
-                name: metric.name.clone(),
-                kind: metric.kind.clone(),
-                count: total.count,
-                sum: total.sum,
-                min: total.min,
-                max: total.max,
-                last: total.last,
-                distribution: distribution.flatten(),
-            });
-        }
-        found
     }
 
     fn tell(&mut self, report: &mut Report, places: &[usize], telling: Telling) {
@@ -731,76 +563,33 @@ impl Merge {
 
     // -- one attempt
 
+    fn part(&self, slot: u32, attempt: u32) -> Option<&Part> {
+        self.parts.get(*self.keys.get(&(slot, attempt))? as usize)
+    }
+
     /// The latest report of an attempt, as it came.
     #[must_use]
     pub fn latest(&self, slot: u32, attempt: u32) -> Option<&Arc<Report>> {
-        Some(&self.parts.get(*self.keys.get(&(slot, attempt))? as usize)?.latest)
+        Some(&self.part(slot, attempt)?.latest)
     }
 
     /// The latest report of an attempt with its latest histograms, without phases and seconds.
     #[must_use]
     pub fn checkpoint(&self, slot: u32, attempt: u32) -> Option<Report> {
-        self.attempt_report(slot, attempt, |_, _| (None, Vec::new()))
+        Some(self.part(slot, attempt)?.checkpoint())
     }
 
     /// The checkpoint of an attempt with its phases and the seconds it has reported.
     #[must_use]
     pub fn last_report(&self, slot: u32, attempt: u32) -> Option<Report> {
-        let mut series_s = 1;
-        let mut report = self.attempt_report(slot, attempt, |part, place| {
-            let mut series: Vec<Point> = Vec::new();
-            if let (Some(budget), Some(step)) = (self.history, part.steps.get(place)) {
-                let width_s;
-                (series, width_s) = step.history.points(budget);
-                series_s = series_s.max(width_s);
-            }
-            (part.phases(place).cloned(), series)
-        })?;
-        report.series_s = series_s;
-        Some(report)
-    }
-
-    fn attempt_report(
-        &self,
-        slot: u32,
-        attempt: u32,
-        mut detail: impl FnMut(&Part, usize) -> (Option<Phases>, Vec<Point>),
-    ) -> Option<Report> {
-        let part = self.parts.get(*self.keys.get(&(slot, attempt))? as usize)?;
-        let latest = &part.latest;
-        let steps = latest.steps.iter().zip(&part.places).map(|(step, &place)| {
-            let (phases, series) = detail(part, place);
-            StepReport {
-                name: step.name.clone(),
-                counts: step.counts.clone(),
-                latency: part.latency(place).cloned(),
-                phases,
-                series,
-                unknown: step.unknown.clone(),
-            }
-        });
-        let metrics = latest.metrics.iter().map(|metric| MetricReport {
-            distribution: part.distribution(&metric.name).cloned(),
-            ..metric.clone()
-        });
-        Some(Report {
-            steps: steps.collect(),
-            metrics: metrics.collect(),
-            checks: latest.checks.clone(),
-            workflow: latest.workflow.clone(),
-            unknown: latest.unknown.clone(),
-            series_s: 1,
-            ..**latest
-        })
+        Some(self.part(slot, attempt)?.last_report(self.history))
     }
 
     /// Frees the seconds kept of an attempt that has ended.
     pub fn end_attempt(&mut self, slot: u32, attempt: u32) {
         let index = self.keys.get(&(slot, attempt)).copied();
         if let Some(part) = index.and_then(|index| self.parts.get_mut(index as usize)) {
-            for step in &mut part.steps {
-                step.history = History::default();
-            }
+            part.forget_series();
         }
     }
 }

@@ -14,14 +14,17 @@ mod codec;
 mod history;
 mod merge;
 mod msgpack;
+mod part;
 mod series;
 #[cfg(test)]
 mod tests;
 mod thin;
+mod totals;
 
-pub use merge::{Merge, MergeError, MetricTotal, Telling};
+pub use merge::{Merge, Telling};
 pub use series::{tier_for, SeriesValue, CELLS_MAX, TIERS_S};
 pub use thin::shed;
+pub use totals::MetricTotal;
 
 /// A histogram in the format of `hist`. A decoded one takes 200 KB, so those that are kept for
 /// long are kept encoded.
@@ -39,6 +42,14 @@ pub enum DecodeError {
     Missing(&'static str),
     #[error("{0} is out of range")]
     Range(&'static str),
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum MergeError {
+    #[error("a report of workflow {found:?} among those of {expected:?}")]
+    Workflow { found: String, expected: String },
+    #[error("workflow {workflow:?} has no step {step:?}")]
+    Step { workflow: String, step: String },
 }
 
 /// Keys of a newer version, with their values, as they arrived.
