@@ -17,7 +17,7 @@ from hyperscale.execution.hook_calls import HookCall, StepProgram
 from hyperscale.execution.limits import CUT_S, TEARDOWN_S
 from hyperscale.execution.outcomes import StepOutcomes
 from hyperscale.execution.protocol import FRAME_BYTES_MAX
-from hyperscale.execution.user_errors import HOOK_ERRORS, describe_error, format_error, hint_for
+from hyperscale.execution.user_errors import HOOK_ERRORS, failure, format_error
 from hyperscale.execution.values import pack_value
 from hyperscale.graph import Blueprint, Workflow
 from hyperscale.graph.reading import ReadHook
@@ -63,7 +63,7 @@ class LifecycleHooks:
             self.outcomes.recorder.begin()  # what comes before the clock is its second 0
             error = await self._run(call)
             if error is not None:  # printed already, like the error of a step
-                raise self._failure(call.name, error) from error
+                raise failure(RunError, f"{self._name}.{call.name} failed", error) from error
 
     async def tear_down(self) -> None:
         """Run the teardown hooks if setup hooks have run. Their errors are printed and counted."""
@@ -106,7 +106,7 @@ class LifecycleHooks:
             return await value if hook.is_async else value
         except HOOK_ERRORS as error:
             complain(f"{hook.name} raised:\n{format_error(error)}")
-            raise self._failure(hook.name, error) from error
+            raise failure(RunError, f"{self._name}.{hook.name} failed", error) from error
 
     async def _run_teardowns(self) -> None:
         for call in self.program.teardowns:
@@ -166,7 +166,3 @@ class LifecycleHooks:
         await asyncio.wait((task,), timeout=CUT_S)
         self.is_tainted = self.is_tainted or not task.done()
         raise RunError(f"{self._name}: its {what} took longer than {format_duration(TEARDOWN_S)}")
-
-    def _failure(self, hook: str, error: BaseException) -> RunError:
-        what = f"{self._name}.{hook} failed: {describe_error(error)}"
-        return RunError(what, hint=hint_for(error))

@@ -8,7 +8,7 @@ from hyperscale._native import Recorder
 from hyperscale.clients import RequestError
 from hyperscale.errors import RunError
 from hyperscale.execution.hook_calls import HookCall
-from hyperscale.execution.user_errors import UserErrorLog, describe_error, hint_for
+from hyperscale.execution.user_errors import UserErrorLog, failure
 from hyperscale.testing import CallResult, CustomResult
 
 _RecordResult = Callable[[HookCall, Any, int], None]
@@ -42,8 +42,7 @@ class StepOutcomes:
             self.recorder.record(call.index, False, error="exception")
             self.faults.note(call.name, error)
         if self.first_fault is None:
-            what = f"{call.name}: {describe_error(error)}"
-            self.first_fault = RunError(what, hint=hint_for(error))
+            self.first_fault = failure(RunError, call.name, error)
 
     def _recording(self, kind: type) -> _RecordResult:
         if issubclass(kind, CallResult) and hasattr(kind, "exchange"):

@@ -45,8 +45,8 @@ from hyperscale.execution.user_errors import (
     HOOK_ERRORS,
     UserErrorLog,
     describe_error,
+    failure,
     format_error,
-    hint_for,
 )
 from hyperscale.execution.values import unpack_context, unpack_uses
 from hyperscale.execution.virtual_users import UserCrew, VirtualUser
@@ -116,10 +116,8 @@ def _load_blueprint(assignment: PrepareSlot) -> Blueprint:
     except HyperscaleError:
         raise
     except BaseException as error:  # user code may raise anything while it is imported
-        raise InputError(
-            f"{assignment.file}: cannot be imported in an executor: {describe_error(error)}",
-            hint=hint_for(error),
-        ) from error
+        what = f"{assignment.file}: cannot be imported in an executor"
+        raise failure(InputError, what, error) from error
     cls = find(module, assignment.workflow)
     return blueprint(cls, assignment.plan, files=mounted_files())
 
@@ -156,8 +154,7 @@ def _make_instance(
     try:
         instance = design.workflow()
     except HOOK_ERRORS as error:
-        what = f"{design.plan.name}() failed: {describe_error(error)}"
-        raise RunError(what, hint=hint_for(error)) from error
+        raise failure(RunError, f"{design.plan.name}() failed", error) from error
     attach(instance, client=hub.client(number), context=dict(context), received=uses)
     return instance
 
@@ -377,19 +374,19 @@ class SlotRun:
             self._hub.resume()
         self._send(SlotTearingDown())
         self._reports.send(histograms=True)  # if hooks hang and are killed, the statistics are sent
-        status, error, hint = self._outcome()
+        status, error = self._outcome()
         provided = Provided(slot=self._assignment.slot)
         if status is PartStatus.COMPLETED:
             try:
                 provided = await self._hooks.provide(self._assignment.slot)
-            except RunError as failure:
-                status, error, hint = PartStatus.FAILED, failure.message, failure.hint
+            except RunError as raised:
+                status, error = PartStatus.FAILED, raised
         await self._hooks.tear_down()
         self._hooks.outcomes.faults.summarise()
         finished = SlotFinished(
             status=status,
-            error=error,
-            hint=hint,
+            error=None if error is None else error.message,
+            hint="" if error is None else error.hint,
             report=self._reports.make(histograms=True, whole_series=True),
             provided=encode_provided(provided),
             tainted=self._is_tainted or self._hooks.is_tainted,
@@ -397,21 +394,21 @@ class SlotRun:
         self._become(SlotPhase.FINISHED)
         return _within_frame(finished)
 
-    def _outcome(self) -> tuple[PartStatus, str | None, str]:
-        """Return the status, the error and a hint for it."""
+    def _outcome(self) -> tuple[PartStatus, RunError | None]:
         plan, breakage = self._assignment.plan, self._crew.breakage
         if breakage is not None:
             complain(format_error(breakage))
-            return PartStatus.FAILED, f"internal error: {describe_error(breakage)}", ""
+            return PartStatus.FAILED, RunError(f"internal error: {describe_error(breakage)}")
         if self._stop is not None:
-            return PartStatus.STOPPED, self._stop.reason, ""
+            return PartStatus.STOPPED, RunError(self._stop.reason)
         fault = self._hooks.outcomes.first_fault
         if not plan.is_test and fault is not None:
-            return PartStatus.FAILED, f"{plan.name}.{fault.message}", fault.hint
+            return PartStatus.FAILED, RunError(f"{plan.name}.{fault.message}", hint=fault.hint)
         if is_once(self._hooks.design) and self._crew.iterations < self._crew.size:
             limit = format_duration(plan.duration_s)
-            return PartStatus.FAILED, f"{plan.name}: not done within its duration of {limit}", ""
-        return PartStatus.COMPLETED, None, ""
+            late = RunError(f"{plan.name}: not done within its duration of {limit}")
+            return PartStatus.FAILED, late
+        return PartStatus.COMPLETED, None
 
 
 def _within_frame(finished: SlotFinished) -> SlotFinished:

@@ -10,6 +10,11 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
+
+from hyperscale.errors import HyperscaleError
+
+E = TypeVar("E", bound=HyperscaleError)
 
 _OURS = str(Path(__file__).resolve().parent.parent)
 _LIBRARIES = tuple(
@@ -85,14 +90,15 @@ def describe_error(error: BaseException) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def hint_for(error: BaseException) -> str:
-    """Return what the user can do about an error that ends a workflow; empty if that is unknown."""
-    if not isinstance(error, FileNotFoundError):
-        return ""
-    return (
-        "a file that a test opens by its path must be on every machine that runs the test: workers "
-        "get only imported modules and files given as `File`"
-    )
+def failure(kind: type[E], what: str, error: BaseException) -> E:
+    """Return an error that says what failed because user code raised `error`, with a hint."""
+    hint = ""
+    if isinstance(error, FileNotFoundError):
+        hint = (
+            "a file that a test opens by its path must be on every machine that runs the test: "
+            "workers get only imported modules and files given as `File`"
+        )
+    return kind(f"{what}: {describe_error(error)}", hint=hint)
 
 
 def is_ours(filename: str) -> bool:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from hyperscale.execution.user_errors import UserErrorLog, describe_error, format_error, hint_for
+from hyperscale.errors import RunError
+from hyperscale.execution.user_errors import UserErrorLog, describe_error, failure, format_error
 from hyperscale.testing.arguments import split_url
 
 
@@ -72,8 +73,9 @@ def test_an_error_raised_in_a_library_names_the_line_of_the_user() -> None:
 
 
 def test_a_missing_file_gets_a_hint_that_opened_files_are_not_sent() -> None:
-    assert "must be on every machine" in hint_for(caught(lambda: Path("nowhere").read_text()))
-    assert hint_for(caught(fails_here)) == ""
+    missing = caught(lambda: Path("nowhere").read_text())
+    assert "must be on every machine" in failure(RunError, "Shop.open failed", missing).hint
+    assert failure(RunError, "Shop.open failed", caught(fails_here)).hint == ""
 
 
 def test_a_message_of_several_lines_becomes_one_and_notes_are_left_out() -> None:
