@@ -1,14 +1,13 @@
 """The state that all parts of the membership core share: time, timers, gossip, table, effects,
-the local health of this node and its audit log.
+the local health of this node, counts of its decisions.
 
 The core handles one event at a time; meanwhile `now_s` stands still and `effects` collects the
 effects of that event. No decision is made here.
 """
 
-from collections import deque
+from collections import Counter
 from random import Random
 
-from msgspec import Struct
 from msgspec.structs import asdict
 
 from hyperscale.membership.events import MemberChanged, MembershipEffect, MemberState
@@ -26,35 +25,10 @@ from hyperscale.membership.settings import MembershipConfig
 from hyperscale.membership.timers import TimerHeap, TimerKind
 from hyperscale.wire.registry import SizeClass
 
-AUDIT_ENTRIES_MAX = 2_000
 _HEAD_BYTES = 240
 """Room in a datagram for everything but updates and metadata: two names of 64 bytes included."""
 _UPDATE_BYTES_MAX = 170
 """The largest size of one encoded update."""
-
-
-class AuditEntry(Struct, frozen=True):
-    """One decision about one node. `what` is a `noun.past_verb`."""
-
-    at_s: float
-    what: str
-    node: str
-    incarnation: int
-    detail: str = ""
-
-
-class AuditLog:
-    """Which state this node gave which member, when and why: the last entries, and a count of
-    each kind since the start."""
-
-    def __init__(self) -> None:
-        self.entries: deque[AuditEntry] = deque(maxlen=AUDIT_ENTRIES_MAX)
-        self.counts: dict[str, int] = {}
-
-    def add(self, at_s: float, what: str, node: str, incarnation: int, detail: str = "") -> None:
-        """Append an entry; the oldest is dropped when the log is full."""
-        self.counts[what] = self.counts.get(what, 0) + 1
-        self.entries.append(AuditEntry(at_s, what, node, incarnation, detail))
 
 
 class Awareness:
@@ -109,7 +83,8 @@ class MembershipContext:
         self.effects: list[MembershipEffect] = []
         self.timers = TimerHeap()
         self.awareness = Awareness(config.health_score_max)
-        self.audit_log = AuditLog()
+        self.counts: Counter[str] = Counter()
+        """Decisions about members since the start, each a `noun.past_verb`."""
         self.table = MemberTable(identity.node, rng)
         self.gossip = GossipQueue()
 
@@ -178,11 +153,3 @@ class MembershipContext:
     def report_change(self, peer: MemberRecord, before: MemberState | None) -> None:
         """Report the current state of `peer` to the rest of the process."""
         self.effects.append(MemberChanged(peer.member(), before))
-
-    def log(self, what: str, peer: MemberRecord, detail: str = "") -> None:
-        """Write an audit entry about `peer`."""
-        self.audit_log.add(self.now_s, what, peer.node, peer.incarnation, detail)
-
-    def log_local(self, what: str, detail: str) -> None:
-        """Write an audit entry about this node."""
-        self.audit_log.add(self.now_s, what, self.local.node, self.local.incarnation, detail)

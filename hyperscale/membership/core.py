@@ -77,7 +77,7 @@ class Membership:
         self.table = self.context.table
         self.gossip = self.context.gossip
         self.awareness = self.context.awareness
-        self.audit_log = self.context.audit_log
+        self.counts = self.context.counts
         self.prober = Prober(self.context)
         self.lifecycle = MemberLifecycle(self.context, self.prober)
         self.merger = UpdateMerger(self.context, self.lifecycle, self.prober)

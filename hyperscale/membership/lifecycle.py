@@ -76,7 +76,7 @@ class MemberLifecycle:
             self._context.timers.cancel(TimerKind.CONTACT, peer.node)
             self._context.timers.cancel(TimerKind.FORGET, peer.node)
             self._enter(peer)
-            self._context.log("member.confirmed", peer)
+            self._context.counts["member.confirmed"] += 1
             self._context.report_change(peer, MemberState.UNCONFIRMED)
         elif peer.state is MemberState.SUSPECT:
             self.clear(peer)
@@ -87,7 +87,7 @@ class MemberLifecycle:
         self._move(peer, MemberState.ALIVE)
         self._context.timers.cancel(TimerKind.FORGET, peer.node)
         self._enter(peer)
-        self._context.log("member.returned", peer)
+        self._context.counts["member.returned"] += 1
         self._context.report_change(peer, before)
 
     def _enter(self, peer: MemberRecord) -> None:
@@ -117,7 +117,7 @@ class MemberLifecycle:
         """Change the address of a member."""
         if (address, stream_port) == (peer.address, peer.stream_port):
             return
-        self._context.log("member.moved", peer, f"{peer.address} -> {address}")
+        self._context.counts["member.moved"] += 1
         self._vacate_address(peer)
         peer.address, peer.stream_port = address, stream_port
         if peer.is_living:
@@ -153,7 +153,7 @@ class MemberLifecycle:
         self.suspects[peer.node] = peer
         self.ring_changed = True
         self._schedule_verdict(peer.node, suspicion)
-        context.log("member.suspected", peer, f"by {by}")
+        context.counts["member.suspected"] += 1
         context.broadcast(peer.update(ClaimedState.SUSPECT, by))
         context.report_change(peer, MemberState.ALIVE)
         if by == context.local.node:
@@ -180,7 +180,7 @@ class MemberLifecycle:
         self._move(peer, MemberState.ALIVE)
         peer.claim = ClaimedState.ALIVE
         self.ring_changed = True
-        self._context.log("suspicion.cleared", peer)
+        self._context.counts["suspicion.cleared"] += 1
         self._context.report_change(peer, MemberState.SUSPECT)
 
     def _end_suspicion(self, peer: MemberRecord) -> None:
@@ -207,7 +207,7 @@ class MemberLifecycle:
         """Delay probes and suspicions by a stall of this node, in which it heard nothing."""
         context = self._context
         context.awareness.stalled(late_s)
-        context.log_local("node.stalled", f"{late_s:.3f} s")
+        context.counts["node.stalled"] += 1
         not_before_s = context.now_s + _DRAIN_S
         context.timers.shift(TimerKind.PROBE, late_s, not_before_s=not_before_s)
         most_s = context.config.stall_extension_max_s
@@ -256,8 +256,7 @@ class MemberLifecycle:
         self.ring_changed = True
         self._bury(peer)
         what = "member.left" if claim is ClaimedState.LEFT else "member.died"
-        source = "gossip" if is_from_gossip else "own evidence"
-        context.log(what, peer, f"{claim.name.lower()}, {source}")
+        context.counts[what] += 1
         if not is_replaced:  # else the update about the new incarnation outranks this one
             context.broadcast(peer.update(claim, context.local.node))
         if claim is not ClaimedState.LEFT:
@@ -300,8 +299,8 @@ class MemberLifecycle:
             self.forget(peer, "unconfirmed.removed" if unconfirmed else "tombstone.removed")
 
     def forget(self, peer: MemberRecord, what: str) -> None:
-        """Remove a member from the table; `what` goes to the audit log."""
+        """Remove a member from the table; `what` is the decision to count."""
         self._table.remove(peer)
         self._context.timers.cancel(TimerKind.CONTACT, peer.node)
         self._context.timers.cancel(TimerKind.FORGET, peer.node)
-        self._context.log(what, peer)
+        self._context.counts[what] += 1

@@ -101,7 +101,7 @@ class UpdateMerger:
             since_s=context.now_s,
         )
         if len(self._table.peers) >= context.config.members_max:
-            context.log("member.refused", peer, "table full")
+            context.counts["member.refused"] += 1
             return
         self._table.peers[peer.node] = peer
         self._lifecycle.await_confirmation(peer)
@@ -202,7 +202,7 @@ class UpdateMerger:
         context, local = self._context, self._context.local
         local.refutation = update.refutation + 1
         context.awareness.refuted()
-        context.log_local("suspicion.refuted", f"by {update.by}")
+        context.counts["suspicion.refuted"] += 1
         context.broadcast_local()
         context.catch_up()  # this node was unreachable, if only for a moment
         accuser = self._table.peers.get(update.by)
@@ -218,6 +218,6 @@ class UpdateMerger:
             return
         self._raised_s = context.now_s
         context.local.start_incarnation(above + 1)
-        context.log_local("incarnation.raised", reason)
+        context.counts["incarnation.raised"] += 1
         context.effects.append(IncarnationRaised(above + 1, reason))
         context.broadcast_local()

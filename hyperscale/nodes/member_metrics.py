@@ -57,7 +57,7 @@ def _members(driver: MembershipDriver) -> list[Family]:
     rtts: list[Sample] = [
         ({"peer_id": member.node}, member.rtt_s) for member in members if member.rtt_s is not None
     ]
-    audit = core.audit_log.counts
+    audit = core.counts
     return [
         gauge(
             "hyperscale_members",

@@ -282,7 +282,7 @@ def _decode(struct: type[Struct], body: bytes) -> Any:
 def _check_fields(peer: Introduction) -> None:
     """Raise if a field of the introduction, which is kept while connected, is out of bounds."""
     names = (peer.cluster, peer.environment, peer.node_id, peer.datacenter or "none")
-    bounded = (peer.version, peer.tcp_address, peer.udp_address, *peer.capabilities)
+    bounded = (peer.version, *peer.capabilities)
     if (
         not all(is_name(name) for name in names)
         or not 0 <= peer.incarnation <= _U64_MAX

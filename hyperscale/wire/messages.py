@@ -33,8 +33,6 @@ class Introduction(Struct, frozen=True):
     version: str
     capabilities: list[str] = []
     datacenter: str = ""
-    tcp_address: str = ""
-    udp_address: str = ""
 
 
 @message(kind=3, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=EVERYONE)

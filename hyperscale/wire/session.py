@@ -48,7 +48,7 @@ from hyperscale.wire.messages import (
 )
 from hyperscale.wire.outbox import FrameFate, Outbox, QueuedFrame
 from hyperscale.wire.registry import REGISTRY, MessagePriority
-from hyperscale.wire.sealing import TAG_BYTES, FrameSealer
+from hyperscale.wire.sealing import TAG_BYTES
 from hyperscale.wire.streams import StreamBuffer
 
 PING_AFTER_S = 5.0
@@ -131,9 +131,6 @@ class Session:
         self.agreement = agreement
         self.peer = agreement.peer
         self.outbox = Outbox()
-        self.frames_received = 0
-        self.frames_sent = 0
-        self.replies_late = 0
         self._sealer = agreement.sealer
         self._opener = agreement.opener
         self.pending = PendingCalls(is_dialer=is_dialer)
@@ -207,7 +204,6 @@ class Session:
         keep_alive = self._keep_alive
         keep_alive.heard_s = now_s
         keep_alive.is_pinged = False
-        self.frames_received += 1
         request_id = frame.request_id
         if request_id and request_id & 1 == self.pending.parity:
             self._take_reply(request_id, frame.kind, body)
@@ -218,8 +214,25 @@ class Session:
 
     def outgoing(self, *, now_s: float, bytes_max: int) -> bytes:
         """Return the next frames to write, sealed, about `bytes_max` of them."""
-        parts = _sealed_frames(self.outbox, self._sealer, now_s, bytes_max)
-        self.frames_sent += len(parts) // 2
+        pop, sealer = self.outbox.pop, self._sealer
+        overhead = 0 if sealer is None else TAG_BYTES
+        parts: list[bytes] = []
+        size = 0
+        while size < bytes_max:
+            frame = pop(now_s=now_s)
+            if frame is None:
+                break
+            body, deadline_s = frame.body, frame.deadline_s
+            deadline_ms = 0
+            if deadline_s:
+                deadline_ms = min(int((deadline_s - now_s) * 1000) + 1, DEADLINE_MS_MAX)
+            head = encode_head(
+                frame.kind, frame.request_id, deadline_ms, frame.priority, len(body) + overhead
+            )
+            parts.append(head)
+            parts.append(body if sealer is None else sealer.seal(head, body))
+            size += len(body)
+            frame.body = b""  # a pending call keeps its frame, but not the memory of the body
         return b"".join(parts)
 
     # -- time -----------------------------------------------------------------------------
@@ -296,8 +309,7 @@ class Session:
     def _take_reply(self, request_id: int, kind: int, body: bytes) -> None:
         call = self.pending.by_id.get(request_id)
         if call is None:
-            self.replies_late += 1  # the call was cancelled or timed out meanwhile
-            return
+            return  # it was cancelled or timed out meanwhile
         if kind != call.reply.kind:
             if kind == _END and call.buffer is not None:
                 self.pending.pop(request_id)
@@ -393,32 +405,6 @@ class Session:
         else:
             self.push_control(CancelCall(), request_id)
             self._fail(request_id, DeadlineError(f"{name}: no reply before the deadline"))
-
-
-def _sealed_frames(
-    outbox: Outbox, sealer: FrameSealer | None, now_s: float, bytes_max: int
-) -> list[bytes]:
-    """Take frames from the outbox; return the head and the body of each."""
-    pop = outbox.pop
-    overhead = 0 if sealer is None else TAG_BYTES
-    parts: list[bytes] = []
-    size = 0
-    while size < bytes_max:
-        frame = pop(now_s=now_s)
-        if frame is None:
-            break
-        body, deadline_s = frame.body, frame.deadline_s
-        deadline_ms = 0
-        if deadline_s:
-            deadline_ms = min(int((deadline_s - now_s) * 1000) + 1, DEADLINE_MS_MAX)
-        head = encode_head(
-            frame.kind, frame.request_id, deadline_ms, frame.priority, len(body) + overhead
-        )
-        parts.append(head)
-        parts.append(body if sealer is None else sealer.seal(head, body))
-        size += len(body)
-        frame.body = b""  # a pending call keeps its frame, but not the memory of the body
-    return parts
 
 
 def _error_of_reply(name: str, kind: int, body: bytes) -> CallError:

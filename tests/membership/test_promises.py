@@ -2,7 +2,6 @@
 
 import pytest
 
-from hyperscale.membership.context import AUDIT_ENTRIES_MAX
 from hyperscale.membership.events import (
     DialRefused,
     MemberChanged,
@@ -219,15 +218,6 @@ def test_a_silent_member_found_refused_is_not_reported_dead_again() -> None:
 
 
 # What is kept.
-
-
-def test_the_audit_log_keeps_the_last_entries_and_counts_all() -> None:
-    bench = Bench()
-    for at in range(AUDIT_ENTRIES_MAX + 10):
-        bench.core.audit_log.add(float(at), "member.moved", "a", 1)
-    assert len(bench.core.audit_log.entries) == AUDIT_ENTRIES_MAX
-    assert bench.core.audit_log.entries[-1].at_s == AUDIT_ENTRIES_MAX + 9
-    assert bench.core.audit_log.counts["member.moved"] == AUDIT_ENTRIES_MAX + 10
 
 
 def test_nothing_is_sent_to_a_member_that_left() -> None:

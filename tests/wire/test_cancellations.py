@@ -74,7 +74,6 @@ def test_a_call_cancelled_before_it_is_sent_is_never_sent() -> None:
             link = a.link(*await b.listen("127.0.0.1", 0))
             await link.call(Fetch(1), Answer, deadline_s=soon())
             connection = a.connections[0]
-            sent = connection.session.frames_sent
             connection.pause_writing()  # as if the peer took nothing just now
             call = asyncio.ensure_future(link.call(Question("x"), Answer, deadline_s=soon()))
             await until_async(lambda: connection.session.outbox)
@@ -84,7 +83,6 @@ def test_a_call_cancelled_before_it_is_sent_is_never_sent() -> None:
             assert not connection.session.outbox
             connection.resume_writing()
             await link.call(Fetch(1), Answer, deadline_s=soon())
-            assert connection.session.frames_sent == sent + 1
             assert slow.begun == 0
             assert is_quiet(a, b)
 

@@ -255,7 +255,7 @@ class TestProtocolBreaches:
     def test_a_reply_without_a_pending_call_is_ignored(self) -> None:
         one, two = pair()
         one.take(two.sealed(Answer("?"), 77))
-        assert one.session.replies_late == 1
+        assert not one.session.outbox
 
     def test_a_request_id_in_use_ends_the_session(self) -> None:
         one, two = pair()
@@ -353,7 +353,6 @@ class TestKeepAlive:
         one.session.tick(now_s=PING_AFTER_S)
         exchange(one, two, now_s=PING_AFTER_S)
         assert one.session.wake_at_s() == 2 * PING_AFTER_S
-        assert one.session.frames_received == 1
 
     def test_a_stall_of_this_node_is_not_silence_of_the_peer(self) -> None:
         one, two = pair()

@@ -54,5 +54,4 @@ def _meet(core: Membership, known: list[MemberUpdate]) -> None:
     context.timers.cancel(TimerKind.GOSSIP_ROUND, None)
     every_s = push_pull_s(context.config.push_pull_s, len(core.table))
     context.set_timer(TimerKind.PUSH_PULL_ROUND, None, every_s * context.rng.random())
-    context.audit_log.entries.clear()
     context.effects = []
