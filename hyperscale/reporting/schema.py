@@ -9,7 +9,6 @@ import inspect
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -27,8 +26,8 @@ _OPTIONAL = {
 }
 
 
-def result_schema() -> dict[str, Any]:
-    """Return the schema of what `encode_json` writes."""
+def encode_schema() -> str:
+    """Return the schema of what `encode_json` writes, as the text of `schema.json`."""
     _, components = msgspec.json.schema_components([RunResult], ref_template="#/$defs/{name}")
     for name, component in components.items():
         component.pop("title", None)
@@ -39,15 +38,16 @@ def result_schema() -> dict[str, Any]:
             described = _descriptions(getattr(results, name))
             properties = component["properties"]
             component["required"] = [field for field in properties if field not in optional]
-            for field, schema in properties.items():
-                schema.pop("default", None)
-                properties[field] = {"description": described[field], **schema}
-    return {
+            for field, given in properties.items():
+                given.pop("default", None)
+                properties[field] = {"description": described[field], **given}
+    schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Hyperscale run result, schema {SCHEMA_VERSION}",
         **components.pop("RunResult"),
         "$defs": components,
     }
+    return json.dumps(schema, indent=2) + "\n"
 
 
 def _descriptions(result_type: type) -> dict[str, str]:
@@ -61,11 +61,6 @@ def _descriptions(result_type: type) -> dict[str, str]:
             described[field[1]] = " ".join([*above, *filter(None, [field[2]])])
             above = []
     return described
-
-
-def encode_schema() -> str:
-    """Return the schema as the text of `schema.json`."""
-    return json.dumps(result_schema(), indent=2) + "\n"
 
 
 if __name__ == "__main__":

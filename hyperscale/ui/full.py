@@ -33,9 +33,7 @@ OUTPUT_LINES_MAX = 500
 _OUTPUT_CHARS_MAX = 2000  # of one line
 _JOIN_WITHIN_S = 5.0
 
-_BEGIN = b"\x1b[?2026h"
-_END = b"\x1b[?2026l"
-
+_BEGIN, _END = b"\x1b[?2026h", b"\x1b[?2026l"  # of a synchronized update
 _GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
@@ -47,12 +45,11 @@ class Screen:
     """
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._size = (0, 0)
+        self.forget()
 
     def forget(self) -> None:
         """Send the next frame whole: other programs may have written over the last one."""
-        self._lines = []
+        self._lines: list[str] = []
         self._size = (0, 0)
 
     @property
