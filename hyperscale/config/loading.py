@@ -135,17 +135,16 @@ def _read(file: Path, problems: list[InputError]) -> Mapping[str, Any]:
     try:
         with file.open("rb") as stream:
             data = stream.read(_FILE_BYTES_MAX + 1)
-        if len(data) > _FILE_BYTES_MAX:
-            raise InputError(f"{file} has more than {_FILE_BYTES_MAX} bytes")
-        return tomllib.loads(data.decode())
+        if len(data) <= _FILE_BYTES_MAX:
+            return tomllib.loads(data.decode())
+        wrong = f"has more than {_FILE_BYTES_MAX} bytes"
     except OSError as error:
-        problems.append(InputError(f"{file} cannot be read: {error.strerror}"))
+        wrong = f"cannot be read: {error.strerror}"
     except UnicodeDecodeError:
-        problems.append(InputError(f"{file} is not text in UTF-8"))
+        wrong = "is not text in UTF-8"
     except tomllib.TOMLDecodeError as error:
-        problems.append(InputError(f"{file} is not TOML: {error}"))
-    except InputError as problem:
-        problems.append(problem)
+        wrong = f"is not TOML: {error}"
+    problems.append(InputError(f"{file} {wrong}"))
     return {}
 
 

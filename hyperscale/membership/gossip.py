@@ -43,7 +43,6 @@ class GossipQueue:
         self._accusers: dict[str, dict[str, None]] = {}
         self._bytes = 0
         self._order = 0
-        self.dropped = 0
 
     def __len__(self) -> int:
         return len(self.items)
@@ -64,7 +63,6 @@ class GossipQueue:
         self._drop(key)
         if len(self.items) >= ITEMS_MAX:
             self._drop(max(self.items.values(), key=_rank).key)
-            self.dropped += 1
         self._order += 1
         lane = _LANE_URGENT if urgent else _LANES[update.claim]
         item = _Item(key, update, len(_encode(update)), lane, self._order)

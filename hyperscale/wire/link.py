@@ -25,7 +25,7 @@ from hyperscale.wire.errors import (
 )
 from hyperscale.wire.outbox import Outbox, QueuedFrame
 from hyperscale.wire.registry import REGISTRY, MessagePriority
-from hyperscale.wire.retries import Backoff, BreakerState, CircuitBreaker, RetryThrottle
+from hyperscale.wire.retries import Backoff, CircuitBreaker, RetryThrottle
 from hyperscale.wire.streams import ReplyStream
 
 if TYPE_CHECKING:
@@ -82,10 +82,6 @@ class PeerLink:
     def connection(self) -> Connection | None:
         """The usable connection; None if there is none."""
         return None if self.node_id is None else self._node.connection_to(self.node_id)
-
-    @property
-    def breaker_state(self) -> BreakerState:
-        return self._breaker.state(now_s=self._loop.time())
 
     def close(self) -> None:
         """Stop dialing. The connection stays while others use it."""

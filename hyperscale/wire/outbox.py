@@ -2,8 +2,8 @@
 
 Each priority may fill the queue only up to its own mark, so that a slow peer costs LOW frames
 first and CRITICAL frames last. When a mark is reached, one-way messages of the same or a lower
-priority are dropped, oldest first (a later report supersedes them), and counted; a request fails
-with `QueueFullError`. A frame past its deadline is dropped when its turn comes.
+priority are dropped, oldest first (a later report supersedes them); a request fails with
+`QueueFullError`. A frame past its deadline is dropped when its turn comes.
 """
 
 from collections import deque
@@ -52,8 +52,6 @@ class Outbox:
         self._lanes: tuple[deque[QueuedFrame], ...] = (deque(), deque(), deque(), deque())
         self._gone = 0  # discarded frames that are still in a lane
         self.held_bytes = 0
-        self.dropped = 0
-        self.expired = 0
 
     def __len__(self) -> int:
         return sum(len(lane) for lane in self._lanes) - self._gone
@@ -80,7 +78,6 @@ class Outbox:
                 self.held_bytes -= len(frame.body) + HEAD_BYTES
                 if 0.0 < frame.deadline_s <= now_s:
                     frame.fate = _GONE
-                    self.expired += 1
                     continue
                 frame.fate = _SENT
                 return frame
@@ -129,4 +126,3 @@ class Outbox:
             )
         for victim in victims:
             self._drop(victim)
-        self.dropped += len(victims)
