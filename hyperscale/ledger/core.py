@@ -110,7 +110,6 @@ class LedgerCore:
         store: LedgerDisk,
         *,
         make_machine: Callable[[int], Machine],
-        key_slot_of: Callable[[str], int],
         seed: int,
         limits: LedgerLimits | None = None,
         images: Iterable[GroupImage] = (),
@@ -130,7 +129,6 @@ class LedgerCore:
         """For reads only, outside of this class."""
         self.proposals = ProposalQueue(number, seed)
         self.disk = DiskWrites(store)
-        self.key_slot_of = key_slot_of
         self._make_machine = make_machine
         self._differing: set[int] = set()  # groups whose replica must be replaced by the leader's
         self._followed = followed
@@ -233,7 +231,7 @@ class LedgerCore:
         image = GroupImage.empty(group)
         if self.number in founders:
             first = machine or self._make_machine(group)
-            replica = Replica(group, first, self.key_slot_of, key_slots)
+            replica = Replica(group, first, key_slots)
             image = GroupImage.first(group, founders, replica.snapshot())
         self.disk.store.create(image)
         self._open(image)
@@ -241,7 +239,7 @@ class LedgerCore:
     def _open(self, image: GroupImage) -> None:
         group = image.group
         machine = self.topology if group == MANAGEMENT else self._make_machine(group)
-        replica = Replica(group, machine, self.key_slot_of)
+        replica = Replica(group, machine)
         index, _, _, data = image.snapshot
         if data:
             replica.restore(index, data)

@@ -1,6 +1,6 @@
 """The replicated state machine of a group, as the ledger sees it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
@@ -37,7 +37,7 @@ class Machine(Protocol):
     def digest(self) -> bytes:
         """Hash the whole live state afresh, so that memory corruption shows as well."""
 
-    def export_keys(self, key_slots: frozenset[int]) -> bytes:
-        """Remove the key records of these key slots from the state and return them encoded."""
+    def export_keys(self, is_moved: Callable[[str], bool]) -> bytes:
+        """Remove the records of the keys that move from the state and return them encoded."""
 
     def import_keys(self, data: bytes) -> None: ...

@@ -4,7 +4,7 @@ A replica applies committed entries in order, each exactly once. It knows no con
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -27,9 +27,16 @@ from hyperscale.ledger.records import (
 HistoryRow = tuple[str, int, int, int, str, bytes]
 """Job, group, index, stamp in ms, kind, data."""
 KEY_SLOTS: Final = 1_024
+"""Each key slot belongs to one group of the ledger."""
 DIGEST_EVERY: Final = 1_000
 _DIGESTS_KEPT = 4
 _REQUESTED_DIGESTS_KEPT = 16
+
+
+def key_slot_of(key: str) -> int:
+    """Return the key slot of a key: the same in every process and version."""
+    hashed = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(hashed, "big") % KEY_SLOTS
 
 
 class OutgoingKeySlots(Struct, frozen=True, array_like=True):
@@ -79,7 +86,6 @@ class Replica:
         self,
         group: int,
         machine: Machine,
-        key_slot_of: Callable[[str], int],
         key_slots: Iterable[int] = (),
     ) -> None:
         self.group = group
@@ -102,7 +108,6 @@ class Replica:
         self.released: set[int] = set()
         """Migrations: a repeated record changes nothing."""
         self._adopted: set[int] = set()
-        self._key_slot_of = key_slot_of
 
     # -- applying -------------------------------------------------------------------------
 
@@ -129,7 +134,7 @@ class Replica:
         match record:
             case MachineCommand():
                 key = record.key
-                if key and self._key_slot_of(key) not in self.key_slots:
+                if key and key_slot_of(key) not in self.key_slots:
                     return AppliedEntry(self.group, index, self.term, is_key_foreign=True)
                 applied = self.machine.apply(index, self.last_ms, record.body)
                 for job, kind, row in applied.history:
@@ -158,7 +163,8 @@ class Replica:
             return
         self.released.add(migration)
         self.key_slots.difference_update(given)
-        keys = self.machine.export_keys(frozenset(given))
+        moved = frozenset(given)
+        keys = self.machine.export_keys(lambda key: key_slot_of(key) in moved)
         self.outgoing[migration] = OutgoingKeySlots(given, target, keys)
 
     def digest(self) -> bytes:

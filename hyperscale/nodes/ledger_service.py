@@ -10,7 +10,7 @@ from typing import Final
 
 from hyperscale._native import LedgerError, LedgerStore
 from hyperscale.errors import InputError, RunError
-from hyperscale.jobs.committed.keys import key_slot_of, parse_job_id
+from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import FOLLOWED, LedgerCore, LedgerLimits
 from hyperscale.ledger.core_events import LeadershipTransferRequested
@@ -105,7 +105,6 @@ class LedgerService(NodeService):
             self._identity.number,
             self._store,
             make_machine=lambda group: JobMachine(config.node.datacenter, group),
-            key_slot_of=key_slot_of,
             seed=secrets.randbits(63),
             limits=LedgerLimits(
                 snapshot_entries=config.ledger.snapshot_entries,

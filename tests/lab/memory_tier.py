@@ -6,7 +6,6 @@ from random import Random
 from typing import Any
 
 from hyperscale.jobs.committed.events import Reply, encode
-from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import FOLLOWED, LedgerCore, LedgerLimits
 from hyperscale.ledger.core_events import (
@@ -73,7 +72,6 @@ class MemoryTier:
             number,
             store,
             make_machine=lambda group: self.machine("dc", group),
-            key_slot_of=key_slot_of,
             seed=Random(number * 1_000 + store.syncs).getrandbits(63),
             limits=self.limits,
             images=store.images(),

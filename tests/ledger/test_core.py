@@ -3,7 +3,6 @@
 import pytest
 
 from hyperscale.jobs.committed.events import CancelRequested, Code, JobFinished, JobStatus, encode
-from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import LedgerLimits
 from hyperscale.ledger.core_events import GroupRole, ProposalFailure
@@ -13,7 +12,7 @@ from hyperscale.ledger.records import (
     KeySlotsAdopted,
     KeySlotsReleased,
 )
-from hyperscale.ledger.replica import DIGEST_EVERY, AppliedEntry
+from hyperscale.ledger.replica import DIGEST_EVERY, AppliedEntry, key_slot_of
 from hyperscale.ledger.topology import GroupState, VotersSettled, VotersWanted, encode_decision
 from tests.lab.memory_tier import LIMITS, MemoryTier, reply_of, submit
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 from hyperscale.jobs.committed.events import JobFinished, JobStatus, encode
-from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core_events import LeadershipTransferRequested, VoterChangeRequested
 from hyperscale.ledger.group_maintenance import (
@@ -19,7 +18,7 @@ from hyperscale.ledger.group_maintenance import (
     StepEnded,
 )
 from hyperscale.ledger.machine import Machine
-from hyperscale.ledger.replica import KEY_SLOTS, AppliedEntry
+from hyperscale.ledger.replica import KEY_SLOTS, AppliedEntry, key_slot_of
 from hyperscale.ledger.topology import (
     Decision,
     GroupDraining,

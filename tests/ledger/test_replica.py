@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from hyperscale.errors import InvariantError
 from hyperscale.jobs.committed.events import CancelRequested, Code, encode
-from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.records import (
     KeySlotsAdopted,
@@ -17,7 +16,7 @@ from hyperscale.ledger.records import (
     StateDigest,
     encode_record,
 )
-from hyperscale.ledger.replica import DIGEST_EVERY, KEY_SLOTS, AppliedEntry, Replica
+from hyperscale.ledger.replica import DIGEST_EVERY, KEY_SLOTS, AppliedEntry, Replica, key_slot_of
 from tests.lab.job_builders import plan, submission, workflow
 from tests.lab.memory_tier import reply_of
 
@@ -26,7 +25,7 @@ ALL = range(KEY_SLOTS)
 
 
 def replica(group: int = 1, key_slots: range = ALL) -> Replica:
-    return Replica(group, JobMachine("dc", group), key_slot_of, key_slots)
+    return Replica(group, JobMachine("dc", group), key_slots)
 
 
 def put(target: Replica, record: Record) -> AppliedEntry:

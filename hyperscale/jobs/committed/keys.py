@@ -1,4 +1,4 @@
-"""Keys of submissions: which key slot each belongs to, and which job it makes.
+"""Keys of submissions, and which job each makes.
 
 A key is an opaque text that the submitter chooses; a submission with the same key is the same
 submission. A job's id follows from its key, so a retry cannot make a second job, whichever manager
@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from hyperscale.errors import InputError
 
-KEY_SLOTS = 1024
 KEY_BYTES_MAX = 128
 KEY_HINT = f"use 1 to {KEY_BYTES_MAX} bytes of printable text, for example a hash"
 _ID_CHARS = 20  # 100 bits
@@ -23,12 +22,6 @@ class JobName(NamedTuple):
     scope: str
     group: int
     id: str
-
-
-def key_slot_of(key: str) -> int:
-    """Return the key slot of a key; each key slot belongs to one group of the ledger."""
-    hashed = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(hashed, "big") % KEY_SLOTS
 
 
 def job_id(scope: str, group: int, key: str) -> str:

@@ -16,7 +16,7 @@ Ended jobs stay for a while as rows; their full record is a row of history.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ from hyperscale.jobs.committed.events import (
     encode,
     kind_of,
 )
-from hyperscale.jobs.committed.keys import KEY_HINT, job_id, key_problem, key_slot_of
+from hyperscale.jobs.committed.keys import KEY_HINT, job_id, key_problem
 from hyperscale.jobs.committed.state import JOB_ENDS, Job, JobView, WorkflowState, view_of
 from hyperscale.jobs.committed.transitions import TRANSITIONS, Refuse
 from hyperscale.plan.dag import find_cycle
@@ -163,10 +163,10 @@ class JobMachine:
         """Hash the whole state afresh, so that a damaged value shows."""
         return hashlib.blake2b(_encoder.encode(self._state), digest_size=16).digest()
 
-    def export_keys(self, key_slots: frozenset[int]) -> bytes:
-        """Hand over the key records of these key slots, and forget them."""
+    def export_keys(self, is_moved: Callable[[str], bool]) -> bytes:
+        """Hand over the records of the keys that move to another group, and forget them."""
         keys = self._state.keys
-        moved = {key: keys.pop(key) for key in list(keys) if key_slot_of(key) in key_slots}
+        moved = {key: keys.pop(key) for key in list(keys) if is_moved(key)}
         return _encoder.encode(moved)
 
     def import_keys(self, data: bytes) -> None:

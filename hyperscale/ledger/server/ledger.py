@@ -18,7 +18,7 @@ from hyperscale.ledger.core_events import ProposalFailure, ProposalResult, ReadR
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.messages import CommandRefusal, ForwardCommand, ForwardCommandReply
 from hyperscale.ledger.records import MachineCommand, Record, decode_record
-from hyperscale.ledger.replica import AppliedEntry
+from hyperscale.ledger.replica import AppliedEntry, key_slot_of
 from hyperscale.ledger.server.ledger_driver import LedgerDriver
 from hyperscale.ledger.topology import (
     NO_GROUP,
@@ -117,7 +117,7 @@ class Ledger:
 
     def owner_of(self, key: str) -> int:
         """Return the group that owns the key slot of a key; `NO_GROUP` if none does yet."""
-        return self.topology.owners[self.core.key_slot_of(key)]
+        return self.topology.owners[key_slot_of(key)]
 
     def answers_for(self, group: int) -> list[int]:
         """Return the groups whose history a group has: its own, and those it is the heir of."""

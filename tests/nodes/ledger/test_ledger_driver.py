@@ -8,7 +8,6 @@ import pytest
 from hyperscale._native import LedgerStore
 from hyperscale.errors import InputError
 from hyperscale.jobs.committed.events import CancelRequested, Code, Reply, encode
-from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import LedgerCore
 from hyperscale.ledger.core_events import LedgerOpened
@@ -59,7 +58,6 @@ def founded(directory: Path, tasks: TaskSupervisor) -> Ledger:
         1,
         store,
         make_machine=lambda group: JobMachine("dc", group),
-        key_slot_of=key_slot_of,
         seed=7,
         first_tick_at_s=asyncio.get_running_loop().time(),
     )

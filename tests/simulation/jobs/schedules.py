@@ -19,10 +19,11 @@ from hyperscale.jobs.committed.events import (
     JobSubmitted,
     payload_digest,
 )
-from hyperscale.jobs.committed.keys import job_id, key_slot_of, parse_job_id
+from hyperscale.jobs.committed.keys import job_id, parse_job_id
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.leader.core import JobLeader
 from hyperscale.jobs.messages import Isolation
+from hyperscale.ledger.replica import key_slot_of
 from hyperscale.plan import Plan as TestPlan
 from hyperscale.plan import Priority, StepKind, StepPlan, WorkflowPlan
 from tests.simulation.faults import Step, apply, play

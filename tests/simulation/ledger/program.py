@@ -10,7 +10,6 @@ from typing import Any
 
 from hyperscale._native import LedgerError
 from hyperscale.errors import HyperscaleError
-from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.ledger.core import FOLLOWED, MANAGEMENT, TICK_S
 from hyperscale.ledger.core_events import (
     AnswerRequests,
@@ -96,7 +95,6 @@ class LedgerProgram:
             number,
             self.store,
             make_machine=lambda group: self.tier.machine("sim", group),
-            key_slot_of=key_slot_of,
             seed=self.host.world.rng.getrandbits(63),
             limits=self.tier.limits,
             images=self.store.images(),

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import MANAGEMENT, LedgerCore
 from hyperscale.ledger.core_events import (
@@ -20,7 +19,7 @@ from hyperscale.ledger.core_events import (
     RecordsProposed,
 )
 from hyperscale.ledger.records import MachineCommand, Record, decode_record, encode_record
-from hyperscale.ledger.replica import AppliedEntry
+from hyperscale.ledger.replica import AppliedEntry, key_slot_of
 from hyperscale.ledger.topology import NO_GROUP
 from tests.simulation.kernel import Host
 from tests.simulation.ledger.observed import ObservedCore, Observer

@@ -12,7 +12,6 @@ from random import Random
 from typing import Any
 
 from hyperscale._native import GroupImage
-from hyperscale.jobs.committed.keys import key_slot_of
 from hyperscale.ledger.core import LedgerLimits
 from hyperscale.ledger.replica import KEY_SLOTS, Replica
 from hyperscale.ledger.topology import Founded, GroupCreated, NodeJoined, Topology
@@ -241,7 +240,7 @@ def founded(nodes: list[str], groups: int, *, seats: int = VOTERS) -> dict[str, 
         voters = tuple(sorted((group - 1 + n) % len(nodes) + 1 for n in range(seats)))
         slots = tuple(range(group - 1, KEY_SLOTS, groups))
         topology.decide(GroupCreated(group, voters, slots))
-    first = Replica(0, topology, key_slot_of).snapshot()
+    first = Replica(0, topology).snapshot()
     managers = list(numbers.values())[: min(len(nodes), MANAGEMENT_VOTERS_MAX)]
     conf = bytes(b for number in managers for b in (_VOTER, number))
     conf += bytes(
