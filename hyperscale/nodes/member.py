@@ -276,7 +276,7 @@ class MemberNode:
         self.driver.feed(MetadataChanged(msgspec.msgpack.encode(metadata)))
         self._readiness_changed.set()
 
-    def list_members(self, _call: InboundCall, _asked: ListMembers) -> ListMembersReply:
+    def list_members(self, _call: InboundCall, _request: ListMembers) -> ListMembersReply:
         """Answer an operator: every member this node knows."""
         own, *others = self.members()
         now_s, local = time.monotonic(), self.server.local

@@ -65,7 +65,7 @@ _NOT_ROUTED = frozenset({MemberState.UNCONFIRMED, MemberState.LEFT})
 
 @nested
 class MemberRow(Struct, frozen=True):
-    """One member as the node that was asked knows it."""
+    """One member in the view of the node that answers."""
 
     node: str
     role: Role
@@ -77,7 +77,7 @@ class MemberRow(Struct, frozen=True):
     metadata: NodeMetadata | None = None
     is_self: bool = False
     routing: RoutingDecision | None = None
-    """Whether a worker gets work; set if a manager was asked and the member is a worker."""
+    """Whether a worker gets work; set if a manager answers and the member is a worker."""
 
 
 @message(kind=200, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=EVERYONE)

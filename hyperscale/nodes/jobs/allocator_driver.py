@@ -42,6 +42,8 @@ _log = logging.getLogger("hyperscale.jobs")
 
 
 class AllocatorDriver:
+    """Feeds the allocator of this node, or sends requests to the node whose allocator leads."""
+
     def __init__(
         self,
         allocator: Allocator,

@@ -44,6 +44,8 @@ _Handle = Callable[[_Parts, InboundCall, Any], Any]
 
 
 class JobsService(NodeService):
+    """The jobs of one manager; requests are refused until the node has a ledger."""
+
     def __init__(self, member: MemberNode, handlers: Handlers, ledger: LedgerService) -> None:
         queue = member.config.queue
         self._member = member
