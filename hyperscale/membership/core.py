@@ -21,27 +21,9 @@ from random import Random
 from typing import Any
 
 from hyperscale.errors import InvariantError
+from hyperscale.membership import events
 from hyperscale.membership.context import MembershipContext
-from hyperscale.membership.events import (
-    AddressChanged,
-    DatagramReceived,
-    DialAnswered,
-    DialRefused,
-    DropSession,
-    KeepSession,
-    LeaveCompleted,
-    LeaveRequested,
-    Member,
-    MemberDiscovered,
-    MembershipEffect,
-    MembershipEvent,
-    MemberState,
-    MetadataChanged,
-    PushPullCompleted,
-    PushPullFailed,
-    PushPullRequested,
-    SendDatagram,
-)
+from hyperscale.membership.events import Member, MemberState
 from hyperscale.membership.lifecycle import MemberLifecycle
 from hyperscale.membership.local_node import LocalIdentity
 from hyperscale.membership.member_table import MemberRecord
@@ -86,17 +68,17 @@ class Membership:
         self._timers = self.context.timers
         self.sessions: dict[str, tuple[int, str]] = {}  # node -> incarnation, stream address
         self._event_handlers: dict[type, Callable[[Any], None]] = {
-            DatagramReceived: self._on_datagram,
+            events.DatagramReceived: self._on_datagram,
             Tick: self._on_tick,
-            MemberDiscovered: self.push_pull.on_discovered,
-            PushPullCompleted: self.push_pull.on_completed,
-            PushPullRequested: self.push_pull.on_requested,
-            PushPullFailed: self.push_pull.on_failed,
-            DialRefused: self._on_dial_refused,
-            DialAnswered: self._on_dial_answered,
-            MetadataChanged: self._on_metadata_changed,
-            AddressChanged: self._on_address_changed,
-            LeaveRequested: self._on_leave_requested,
+            events.MemberDiscovered: self.push_pull.on_discovered,
+            events.PushPullCompleted: self.push_pull.on_completed,
+            events.PushPullRequested: self.push_pull.on_requested,
+            events.PushPullFailed: self.push_pull.on_failed,
+            events.DialRefused: self._on_dial_refused,
+            events.DialAnswered: self._on_dial_answered,
+            events.MetadataChanged: self._on_metadata_changed,
+            events.AddressChanged: self._on_address_changed,
+            events.LeaveRequested: self._on_leave_requested,
         }
         self.timer_handlers: dict[TimerKind, Callable[[Any], None]] = {
             TimerKind.PROBE_ROUND: self._probe_round,
@@ -120,10 +102,12 @@ class Membership:
 
     # The core's interface.
 
-    def handle(self, event: MembershipEvent, *, now_s: float) -> list[MembershipEffect]:
+    def handle(
+        self, event: events.MembershipEvent, *, now_s: float
+    ) -> list[events.MembershipEffect]:
         """Take one event; return its effects, in order."""
         context = self.context
-        effects: list[MembershipEffect] = []
+        effects: list[events.MembershipEffect] = []
         context.effects = effects
         # A stall lasts from the first missed timer, or the last event, until now. Datagrams that
         # waited arrive one by one; the stall before them counts once.
@@ -194,12 +178,12 @@ class Membership:
         wanted = {peer.node: peer for peer in targets}
         for node in [node for node in self.sessions if node not in wanted]:
             del self.sessions[node]
-            self.context.effects.append(DropSession(node))
+            self.context.effects.append(events.DropSession(node))
         for node, peer in wanted.items():
             process = (peer.incarnation, peer.stream_address)
             if self.sessions.get(node) != process:
                 self.sessions[node] = process
-                self.context.effects.append(KeepSession(node, *process))
+                self.context.effects.append(events.KeepSession(node, *process))
 
     def _gossip_round(self, _: None) -> None:
         context = self.context
@@ -209,7 +193,7 @@ class Membership:
         if not targets:
             return  # the next member that enters the table starts gossip again
         datagram = Gossip(self.local.sender, context.updates(len(targets)))
-        context.effects += [SendDatagram(peer.address, datagram) for peer in targets]
+        context.effects += [events.SendDatagram(peer.address, datagram) for peer in targets]
         if len(context.gossip):
             context.set_timer(TimerKind.GOSSIP_ROUND, None, self._config.gossip_interval_s)
 
@@ -244,7 +228,7 @@ class Membership:
 
     # Datagrams.
 
-    def _on_datagram(self, event: DatagramReceived) -> None:
+    def _on_datagram(self, event: events.DatagramReceived) -> None:
         datagram = event.datagram
         peer = self.merger.heard_from(event.node, event.incarnation, datagram.sender)
         if peer is None:
@@ -269,7 +253,7 @@ class Membership:
         elif isinstance(datagram, Nack):
             self.prober.on_nack(event, datagram)
 
-    def _on_ack(self, event: DatagramReceived, ack: Ack, peer: MemberRecord) -> None:
+    def _on_ack(self, event: events.DatagramReceived, ack: Ack, peer: MemberRecord) -> None:
         answered = self.prober.on_ack(event, ack, peer)
         if answered is not None:
             self.push_pull.merge_metadata(peer, ack.metadata_version, ack.metadata)
@@ -286,14 +270,14 @@ class Membership:
 
     # Dials.
 
-    def _on_dial_refused(self, event: DialRefused) -> None:
+    def _on_dial_refused(self, event: events.DialRefused) -> None:
         peer = self.table.peers.get(event.node)
         if peer is None or peer.incarnation != event.incarnation:
             return
         if event.address == peer.stream_address:  # else the member has moved since the dial
             self.lifecycle.mark_refused(peer)
 
-    def _on_dial_answered(self, event: DialAnswered) -> None:
+    def _on_dial_answered(self, event: events.DialAnswered) -> None:
         peer = self.table.peers.get(event.node)
         if peer is None or peer.incarnation != event.incarnation:
             return
@@ -309,7 +293,7 @@ class Membership:
 
     # This node itself.
 
-    def _on_metadata_changed(self, event: MetadataChanged) -> None:
+    def _on_metadata_changed(self, event: events.MetadataChanged) -> None:
         if len(event.metadata) > METADATA_BYTES_MAX:
             raise InvariantError(
                 f"metadata of {len(event.metadata)} bytes, at most {METADATA_BYTES_MAX} fit an ack",
@@ -317,13 +301,13 @@ class Membership:
             )
         self.local.describe(event.metadata)
 
-    def _on_address_changed(self, event: AddressChanged) -> None:
+    def _on_address_changed(self, event: events.AddressChanged) -> None:
         local = self.local
         if (event.address, event.stream_port) != (local.address, local.stream_port):
             local.relocate(event.address, event.stream_port)
             self.context.broadcast_local()
 
-    def _on_leave_requested(self, _: LeaveRequested) -> None:
+    def _on_leave_requested(self, _: events.LeaveRequested) -> None:
         context = self.context
         if self.local.is_leaving:
             return
@@ -331,10 +315,10 @@ class Membership:
         context.broadcast_local()
         leave = Gossip(self.local.sender, (self.local.full_update(),))
         for peer in self.table.sample(4 * self._config.gossip_fanout):
-            context.effects.append(SendDatagram(peer.address, leave))
-        context.effects += [DropSession(node) for node in self.sessions]
+            context.effects.append(events.SendDatagram(peer.address, leave))
+        context.effects += [events.DropSession(node) for node in self.sessions]
         self.sessions.clear()
         context.set_timer(TimerKind.LEAVE, None, self._config.leave_s)
 
     def _leave_due(self, _: None) -> None:
-        self.context.effects.append(LeaveCompleted())
+        self.context.effects.append(events.LeaveCompleted())
