@@ -66,5 +66,5 @@ class HTTPClient:
         return self._send(self._template("DELETE", url, call), self._vu)
 
     def request(self, method: str, url: str, **call: Unpack[BodyCall]) -> Response:
-        """Any method: `TRACE`, or one of the target's own."""
+        """Send a request with any method, such as `TRACE`."""
         return self._send(self._template(method, url, call), self._vu)

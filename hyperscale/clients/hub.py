@@ -190,7 +190,7 @@ def _traced(
 
 
 async def _never(*_: object) -> HTTPResponse:
-    """Stand in for a request that is not sent."""
+    """Wait until cancelled, in place of a request that is not sent."""
     await asyncio.get_running_loop().create_future()
     raise InvariantError("a request that was not sent was answered")
 

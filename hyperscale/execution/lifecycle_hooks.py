@@ -26,7 +26,7 @@ from hyperscale.plan.context import CONTEXT_BYTES_MAX, Provided
 
 T = TypeVar("T")
 _ABSENT = object()
-_STATES_BYTES_MAX = FRAME_BYTES_MAX // 2  # a part's last report has to fit beside them
+_STATES_BYTES_MAX = FRAME_BYTES_MAX // 2  # the last report of the slot must fit beside them
 
 
 class LifecycleHooks:
@@ -131,7 +131,7 @@ class LifecycleHooks:
     def _own_context(self) -> dict[str, bytes]:
         """Return what this workflow itself put into `self.context`.
 
-        Dependents get it unasked, so values that cannot be sent are left out with a message.
+        Dependents did not ask for it, so values that cannot be sent are left out with a message.
         """
         packed: dict[str, bytes] = {}
         room = CONTEXT_BYTES_MAX // 2  # the rest is for what is provided on purpose

@@ -143,7 +143,7 @@ class _EndWatch:
         self._timer = self._loop.call_later(in_s, self._check, OverdueWatch(due_s=due_s))
 
     def reset(self) -> None:
-        """The slot has ended, or another one begins."""
+        """Stop watching: the slot has ended, or another one begins."""
         self._disarm()
         self._lapse = LeaseLapse()
         self.is_tearing_down = False

@@ -84,7 +84,7 @@ class NativeCrew:
             # It is the program that waits; the sleep only lets the loop turn.
             while not self._is_over() and program.run(_SLICE_S):  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        except Exception as error:  # noqa: BLE001 - the part fails with it
+        except Exception as error:  # noqa: BLE001 - the slot fails with it
             self.breakage = error
 
     def _is_over(self) -> bool:

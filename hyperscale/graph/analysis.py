@@ -158,7 +158,7 @@ def _look(node: FunctionNode, *, is_static: bool) -> _Method:
         elif isinstance(child, ast.Name) and child.id == method.self_name:
             _follow_self(child, method, responses)
     for name in responses:
-        # A returned response is judged where other hooks take it.
+        # `analyse` looks at the hooks that take a returned response.
         method.shows_body |= _may_read_body(method, name, may_return=True)
     return method
 

@@ -28,7 +28,7 @@ class Hook:
     is_async: bool
     after: tuple[str, ...]  # of a check or metric: the steps whose results it takes
     optimized: Mapping[str, OptimizedArg]  # prepared once, passed on every call
-    injected: tuple[str, ...]  # parameters fed by name, where there is a value of that name
+    injected: tuple[str, ...]  # parameters that get a value by name, if there is one
     accept: Callable[[int], bool] | None
     sees_body: bool  # False: no code can read the body of the response
     metric_kind: MetricKind | None

@@ -47,7 +47,7 @@ class ResponseHeaders(Mapping[str, str]):
         return f"ResponseHeaders({dict(self)!r})"
 
     def get_list(self, name: str) -> list[str]:
-        """Every value sent under `name`, in order."""
+        """Return every value sent under `name`, in order."""
         return list(self._fields.get(name.lower(), ()))
 
 
@@ -99,7 +99,7 @@ class HTTPResponse(CallResult):
             return self.exchange.body.decode("utf-8", errors="replace")
 
     def json(self) -> Any:
-        """The body as JSON; ValueError if it is not."""
+        """Decode the body as JSON. Raises ValueError if it is not JSON."""
         import msgspec  # noqa: PLC0415  annotating with this type should cost no import
 
         try:
