@@ -272,8 +272,8 @@ def _verdict(result: RunResult, width: int, theme: Theme) -> list[StyledLine]:
     fruitless = [workflow.name for workflow in result.workflows if is_fruitless(workflow)]
     if result.passed and fruitless:
         text = f"{theme.glyphs.failed} completed in {took}, but no request of "
-        text += f"{_listed(fruitless)} succeeded; the exit code is 0 because no threshold or check "
-        text += 'failed (hint: set thresholds = {"errors": "<1%"})'
+        text += f"{_listed(fruitless)} succeeded; no threshold or check failed, so the exit code "
+        text += 'is 0 (hint: thresholds = {"errors": "<1%"})'
         return _failed(text, width, theme)
     if result.passed:
         return [StyledLine(theme, f"{theme.glyphs.passed} passed in {took}", "ok")]
