@@ -535,6 +535,15 @@ def self_signed(names: list[str]) -> tuple[str, str]:
 class LedgerError(Exception):
     """Consensus or its store failed."""
 
+class LedgerLockedError(LedgerError):
+    """Another process uses the store."""
+
+class LedgerDamagedError(LedgerError):
+    """The file of the store is damaged."""
+
+class LedgerNewerError(LedgerError):
+    """A newer version of Hyperscale wrote the store."""
+
 _Entry = tuple[int, int, int, bytes]  # index, term, kind, data
 _Snapshot = tuple[int, int, bytes, bytes]  # index, term, voters (encoded), data
 _Seats = tuple[list[int], list[int], list[int]]  # voters, outgoing voters, learners

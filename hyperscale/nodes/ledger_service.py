@@ -8,7 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from hyperscale._native import LedgerError, LedgerStore
+from hyperscale._native import (
+    LedgerDamagedError,
+    LedgerError,
+    LedgerLockedError,
+    LedgerNewerError,
+    LedgerStore,
+)
 from hyperscale.errors import InputError, RunError
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.machine import JobMachine
@@ -39,6 +45,12 @@ _LEAVE_S = 1.0
 _PRUNE_FIRST_S = 5.0
 _PRUNE_S = 3600.0
 _GONE = "this node takes no part any more; with an empty data directory it joins as a new one"
+_OPEN_HINTS: Final[dict[type[LedgerError], str]] = {
+    LedgerLockedError: "stop the other process or give another --data-dir",
+    LedgerDamagedError: "move the data directory away: the node then joins as a new one",
+    LedgerNewerError: "start this node with the newer version of Hyperscale",
+    LedgerError: "check that the disk has free space and that the data directory can be written",
+}
 
 _log = logging.getLogger("hyperscale.ledger")
 
@@ -196,12 +208,8 @@ def open_store(directory: Path) -> LedgerStore:
     try:
         store = LedgerStore(directory)
     except LedgerError as error:
-        raise InputError(
-            str(error),
-            hint="if another process uses it, stop that process or give another --data-dir; if the "
-            "disk is full, free some space; if it is damaged, move the directory away: the node "
-            "then joins as a new one",
-        ) from error
+        hint = next((hint for kind, hint in _OPEN_HINTS.items() if isinstance(error, kind)), None)
+        raise InputError(str(error), hint=hint) from error
     except OSError as error:
         raise InputError(f"{directory}: {error.strerror or error}") from error
     meta = dict(store.meta())

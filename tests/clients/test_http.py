@@ -357,7 +357,7 @@ def test_each_timeout_names_what_was_waited_for(target: RunningTarget, silent: i
 
     whole, silence, connect = in_lab(work)
     assert [whole[0], silence[0], connect[0]] == ["timeout"] * 3
-    assert "no whole response within 0.2 s" in whole[1]
+    assert "the response was not complete within 0.2 s" in whole[1]
     assert "silence for 0.2 s" in silence[1]
     assert "no connection within 0.2 s" in connect[1]
 

@@ -50,6 +50,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<raft::WriteBatch>()?;
     module.add_class::<raft::Turn>()?;
     module.add_class::<store::LedgerStore>()?;
-    module.add("LedgerError", module.py().get_type::<raft::LedgerError>())?;
+    let py = module.py();
+    module.add("LedgerError", py.get_type::<raft::LedgerError>())?;
+    module.add("LedgerLockedError", py.get_type::<store::LedgerLockedError>())?;
+    module.add("LedgerDamagedError", py.get_type::<store::LedgerDamagedError>())?;
+    module.add("LedgerNewerError", py.get_type::<store::LedgerNewerError>())?;
     Ok(())
 }

@@ -4,12 +4,32 @@ use std::path::PathBuf;
 
 use hyperscale_core::raft::SnapshotImage;
 use hyperscale_core::store::{HistoryQuery, HistoryRow, Store, StoreError};
+use pyo3::create_exception;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 use crate::hist::Histogram;
-use crate::raft::{to_py, GroupImage, WriteBatch};
+use crate::raft::{to_py, GroupImage, LedgerError, WriteBatch};
+
+create_exception!(
+    hyperscale._native,
+    LedgerLockedError,
+    LedgerError,
+    "Another process has the store."
+);
+create_exception!(hyperscale._native, LedgerDamagedError, LedgerError, "The store is damaged.");
+create_exception!(hyperscale._native, LedgerNewerError, LedgerError, "A newer version wrote it.");
+
+fn open_error(error: StoreError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        StoreError::Locked(_) => LedgerLockedError::new_err(text),
+        StoreError::Corrupt(..) => LedgerDamagedError::new_err(text),
+        StoreError::Newer(..) => LedgerNewerError::new_err(text),
+        StoreError::Failed(_) => to_py(text),
+    }
+}
 
 /// Job, group, index, stamp in ms, kind, data.
 type HistoryTuple<'py> = (String, u64, u64, i64, String, Bound<'py, PyBytes>);
@@ -23,7 +43,7 @@ pub struct LedgerStore {
 impl LedgerStore {
     #[new]
     fn new(py: Python<'_>, directory: PathBuf) -> PyResult<Self> {
-        Ok(Self { inner: py.detach(|| Store::open(&directory)).map_err(to_py)? })
+        Ok(Self { inner: py.detach(|| Store::open(&directory)).map_err(open_error)? })
     }
 
     fn fileno(&self) -> i32 {

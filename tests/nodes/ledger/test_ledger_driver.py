@@ -142,3 +142,20 @@ def test_a_data_directory_of_another_version_is_refused(
     with pytest.raises(InputError, match=f"has layout {layout} of another version") as refused:
         open_store(tmp_path / "ledger")
     assert "--data-dir" in (refused.value.hint or "")
+
+
+def test_a_data_directory_in_use_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "ledger")
+    with pytest.raises(InputError, match="another process uses the data directory") as refused:
+        open_store(tmp_path / "ledger")
+    assert refused.value.hint == "stop the other process or give another --data-dir"
+    store.close()
+
+
+def test_a_damaged_data_directory_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    open_store(tmp_path / "ledger").close()
+    for file in (tmp_path / "ledger").glob("*.db*"):
+        file.write_bytes(b"not a database" * 100)
+    with pytest.raises(InputError, match="is damaged") as refused:
+        open_store(tmp_path / "ledger")
+    assert "move the data directory away" in (refused.value.hint or "")

@@ -188,7 +188,9 @@ impl<T> Engine<T> {
             return self.connect_broke(slot, number, &error, recorder);
         }
         let detail = match (total, stage) {
-            (true, _) => format!("no whole response within {}", seconds(limits.total_ns)),
+            (true, _) => {
+                format!("the response was not complete within {}", seconds(limits.total_ns))
+            }
             (false, Some(Stage::Busy)) => format!("silence for {}", seconds(limits.read_ns)),
             (false, _) => format!("no connection within {}", seconds(limits.connect_ns)),
         };
