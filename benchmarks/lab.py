@@ -177,7 +177,9 @@ def cluster(
     command = [str(build.hyperscale), "cluster", "up", "--dir", str(folder), *options]
     if cpu is not None:
         command = ["taskset", "-c", str(cpu), *command]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=build.root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
         if process.stdout.readline().strip() != "ready":

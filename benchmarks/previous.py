@@ -169,6 +169,11 @@ def main() -> None:
     for part in (throughput, startup, on_cluster, ledger):
         with tempfile.TemporaryDirectory() as folder:
             part(rows, builds, Path(folder))
+    report(rows, load_before)
+
+
+def report(rows: Rows, load_before: float) -> None:
+    """Write the result files; exit with an error if a ratio is below the goal."""
     lines = [
         "# This build beside the previous one",
         "",

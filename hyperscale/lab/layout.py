@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 _PORTS_LOW, _PORTS_HIGH = 12_000, 31_000
 _TRIES = 200
 
-PROGRAM = (sys.executable, "-m", "hyperscale.cli.main")
+PROGRAM = (sys.executable, "-P", "-m", "hyperscale.cli.main")  # never from the current directory
 
 
 class ClusterOptions(TypedDict, total=False):
