@@ -208,7 +208,7 @@ def open_store(directory: Path) -> LedgerStore:
     try:
         store = LedgerStore(directory)
     except LedgerError as error:
-        hint = next((hint for kind, hint in _OPEN_HINTS.items() if isinstance(error, kind)), None)
+        hint = next((hint for kind, hint in _OPEN_HINTS.items() if isinstance(error, kind)), "")
         raise InputError(str(error), hint=hint) from error
     except OSError as error:
         raise InputError(f"{directory}: {error.strerror or error}") from error
