@@ -50,12 +50,24 @@ class Recorder:
         latency_ns: int | None = None,
         status: int | None = None,
         error: str | None = None,
-    ) -> None: ...
+        *,
+        message: str | None = None,
+        trace: str = "",
+    ) -> None:
+        """Count a finished call. `message` and `trace` say why it failed; calls that failed with
+        the same message, numbers and ids aside, are counted together."""
+    def set_secrets(self, secrets: Sequence[str]) -> None:
+        """Set the values that no message and no sample of a failure may show."""
     def record_exchange(self, step: int, exchange: Exchange, accepted: bool) -> bool:
         """Count an HTTP exchange; `accepted`: a status of 400 or more is ok. Return True if ok."""
+    def add_none(self, step: int) -> None:
+        """Count a call that returned None, as its step may."""
     def add_cut(self, step: int, count: int = 1) -> None: ...
     def add_skipped(self, step: int, count: int = 1) -> None: ...
     def add_sent(self, step: int, requests: int, bytes_sent: int, bytes_received: int) -> None: ...
+    @property
+    def longest_ns(self) -> int | None:
+        """The longest latency of any step; None if nothing was timed."""
     def report(
         self,
         names: Sequence[str],
@@ -75,6 +87,8 @@ class Recorder:
         loop_lag_s: float = 0.0,
         rss_bytes: int = 0,
         cpu_wait_s: float = 0.0,
+        loop_s: float = 0.0,
+        raised: int = 0,
     ) -> Report:
         """Return a report of everything counted so far; the steps have these names, in order. With
         `histograms` it has histograms and the seconds from `series_from` on, `offset_s` added."""
@@ -90,6 +104,9 @@ class StepCounts:
     def ok(self) -> int: ...
     @property
     def failed(self) -> int: ...
+    @property
+    def none(self) -> int:
+        """Calls of a step that returned None, as it may: not in `total`."""
     @property
     def cut(self) -> int:
         """Stopped at the deadline: neither ok nor failed."""
@@ -155,6 +172,42 @@ class MetricReport:
     def distribution(self) -> bytes | None: ...
 
 @final
+class HoldReport:
+    """How often and how long one hook held the event loop, for 10 ms or more each time."""
+
+    @property
+    def name(self) -> str:
+        """Of the hook, or of another function."""
+    @property
+    def count(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def max_s(self) -> float: ...
+    @property
+    def cpu_s(self) -> float:
+        """CPU time it used meanwhile."""
+    @property
+    def location(self) -> str:
+        """File and line of one of them."""
+
+@final
+class LoopWatch:
+    """Watches the event loop of the thread that makes it, from a thread of its own, and adds to
+    the recorder what holds it for 10 ms or more."""
+
+    def __init__(
+        self, recorder: Recorder, find_holder: Callable[[], tuple[str, str, int] | None]
+    ) -> None:
+        """`find_holder` is called on the watching thread. It returns the name and the place of
+        the code that the loop's thread runs, and a number of its task; None if that is no code of
+        the test."""
+    def fileno(self) -> int:
+        """Readable when the loop has to call `answer`."""
+    def answer(self) -> None: ...
+    def stop(self) -> None: ...
+
+@final
 class MetricTotal:
     """A custom metric over all parts."""
 
@@ -183,7 +236,13 @@ class SeriesValue:
     @property
     def failed(self) -> int: ...
     @property
+    def sent(self) -> int: ...
+    @property
     def p50_ms(self) -> float | None: ...
+    @property
+    def p90_ms(self) -> float | None: ...
+    @property
+    def p95_ms(self) -> float | None: ...
     @property
     def p99_ms(self) -> float | None: ...
 
@@ -216,6 +275,9 @@ class Report:
     @property
     def iterations(self) -> int: ...
     @property
+    def raised(self) -> int:
+        """Iterations in which the test's own code raised."""
+    @property
     def cpu_s(self) -> float:
         """CPU time of the executor since the workflow began."""
     @property
@@ -227,6 +289,9 @@ class Report:
     def cpu_wait_s(self) -> float:
         """Time the executor was ready to run and waited for a core, since the workflow began."""
     @property
+    def held_s(self) -> float:
+        """Time in which code of the test held the executor's loop."""
+    @property
     def series_s(self) -> int:
         """Seconds that the widest point of the series stands for."""
     @property
@@ -234,7 +299,7 @@ class Report:
         """Requests handed to the kernel; finished steps where a protocol counts no requests."""
     @property
     def actions(self) -> int:
-        """Finished steps."""
+        """Finished calls of steps, those that returned None included."""
     @property
     def finished(self) -> int:
         """Finished steps and iterations: the measure of progress."""
@@ -246,6 +311,35 @@ def shed_reports(reports: Sequence[bytes], bytes_max: int) -> list[bytes]:
     old seconds go first, then phases, histograms of the whole and the seconds; counts stay.
     Raises ValueError if one of them is not a report."""
 
+@final
+class FailureRow:
+    """Calls of a step that failed with one message, and a sample of them."""
+
+    @property
+    def error(self) -> str: ...
+    @property
+    def message(self) -> str: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def has_sample(self) -> bool: ...
+    @property
+    def request(self) -> str:
+        """Method and URL; empty if the call was no request."""
+    @property
+    def status(self) -> int: ...
+    @property
+    def latency_ns(self) -> int: ...
+    @property
+    def phases_ns(self) -> dict[str, int]: ...
+    @property
+    def headers(self) -> str: ...
+    @property
+    def body(self) -> str: ...
+    @property
+    def trace(self) -> str:
+        """Where the test's own code raised."""
+
 class ReportMerge:
     """Merges the reports of any number of slots or parts of one workflow. Reports may come in any
     order, repeatedly or not at all: the state is that of the highest sequence of each attempt."""
@@ -256,9 +350,11 @@ class ReportMerge:
         steps: Sequence[str],
         *,
         headline: Sequence[str] = (),
+        senders: Sequence[str] = (),
         checks: Sequence[str] = (),
     ) -> Self:
-        """The parts of a workflow with these steps."""
+        """The parts of a workflow with these steps. Calls and latencies of the `headline` steps
+        stand for the workflow; the requests of all `senders` are its load."""
     @staticmethod
     def of_part(workflow: str, *, recent_s: int, histograms_max: int) -> ReportMerge:
         """The executors of one part, with any steps. The newest `recent_s` seconds stay single;
@@ -288,24 +384,41 @@ class ReportMerge:
     @property
     def vus(self) -> int:
         """Virtual users now looping: those of the latest attempt of each slot."""
+    def users(self) -> list[tuple[int, int]]:
+        """Virtual users over time: second of the workflow, users looping from then on."""
     @property
     def iterations(self) -> int: ...
+    @property
+    def raised(self) -> int:
+        """Iterations in which the test's own code raised."""
+    def failures(self, step: str) -> tuple[list[FailureRow], int]:
+        """Distinct messages of failed calls, and how many calls failed with other messages."""
     def counts(self, step: str) -> StepCounts: ...
     def headline_counts(self) -> StepCounts: ...
+    def load_counts(self) -> StepCounts:
+        """The `senders` together."""
     def total_counts(self) -> StepCounts:
         """All steps together, setup and teardown included."""
     def latency(self, step: str) -> Histogram:
         """The step's histogram over all parts. Shared: copy it before you change it."""
     def headline_latency(self) -> Histogram: ...
+    def cut(self, step: str) -> Histogram:
+        """How long the requests of the step that were cut had taken."""
     def phases(self, step: str) -> dict[str, Histogram]:
         """By phase, only those that happened. Decoded on every call: for results, not views."""
     @property
     def series_interval_s(self) -> int: ...
     def series(self, step: str) -> list[SeriesValue]: ...
     def headline_series(self, until_s: int | None = None) -> list[SeriesValue]:
-        """The headline steps together, in intervals that end by `until_s`."""
+        """The headline steps together, with the requests of all senders, in intervals that end by
+        `until_s`."""
     def checks(self) -> list[CheckReport]:
         """Every check of the plan and any other that was reported, in that order."""
+    def holds(self) -> list[HoldReport]:
+        """Who held the loops, by name."""
+    @property
+    def loop_s(self) -> float:
+        """How long virtual users ran, summed over executors."""
     def metric_total(self, name: str) -> MetricTotal: ...
     def merged(
         self,
@@ -340,6 +453,8 @@ class Exchange:
     """One finished HTTP call. `status` is 0 and `error` set when no response arrived."""
 
     @property
+    def step(self) -> int: ...
+    @property
     def status(self) -> int: ...
     @property
     def reason(self) -> str: ...
@@ -360,6 +475,8 @@ class Exchange:
     def request_body(self) -> bytes: ...
     @property
     def redirects(self) -> int: ...
+    @property
+    def hops(self) -> list[Exchange]: ...
     @property
     def error(self) -> str | None: ...
     @property
@@ -443,7 +560,8 @@ class Engine:
     def poll(self) -> int: ...
     def pin(self, template: Template, addresses: list[str]) -> None: ...
     def send(self, template: Template, vu: int, step: int, sees_body: bool) -> Call: ...
-    def abort_all(self) -> int: ...
+    def cut_all(self) -> int:
+        """Drop every request and note how long each had taken; callers are cancelled."""
     @property
     def in_flight(self) -> int: ...
     @property

@@ -6,6 +6,8 @@ pub mod clock;
 pub mod engine;
 pub mod guard;
 pub mod hist;
+pub mod loop_watch;
+pub mod masking;
 pub mod raft;
 pub mod recorder;
 pub mod report;

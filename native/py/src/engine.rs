@@ -1,11 +1,13 @@
 //! The engine inside an asyncio loop: its descriptor is watched by the loop, and what
 //! a step awaits is a `Call`, which asyncio takes for a future of its own kind.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
+use hyperscale_core::clock;
 use hyperscale_core::engine::response::Keep;
 use hyperscale_core::engine::{self, Caller, RequestKey};
+use hyperscale_core::loop_watch::Turns;
 use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -25,6 +27,7 @@ pub struct Engine {
     thread: ThreadId,
     core: Mutex<Core>,
     recorder: Shared,
+    turns: Arc<Turns>,
     event_loop: Py<PyAny>,
     /// Makes what a step receives, and what it is raised, from an `Exchange`.
     response_type: Py<PyAny>,
@@ -38,6 +41,13 @@ impl Engine {
 
     /// Wakes whoever waits. The engine is not locked: what wakes may send again.
     fn deliver(&self, py: Python<'_>) -> PyResult<usize> {
+        self.turns.begin_calls(clock::now_ns());
+        let delivered = self.deliver_all(py);
+        self.turns.end_calls();
+        delivered
+    }
+
+    fn deliver_all(&self, py: Python<'_>) -> PyResult<usize> {
         let mut count = 0;
         loop {
             let done = self.core().take_done();
@@ -55,6 +65,7 @@ impl Engine {
                     Err(error) => State::Failed(error.into_value(py).into_any()),
                 };
                 Call::end(ended.token.bind(py), state, self)?;
+                self.turns.called(clock::now_ns());
             }
         }
     }
@@ -77,11 +88,12 @@ impl Engine {
         shared_max: usize,
     ) -> PyResult<Self> {
         let core = Core::new(to_options(connections, connecting_max, shared_max)?)?;
-        let recorder = recorder.shared.clone();
+        let (recorder, turns) = (recorder.shared.clone(), Arc::clone(&recorder.turns));
         Ok(Self {
             thread: std::thread::current().id(),
             core: Mutex::new(core),
             recorder,
+            turns,
             event_loop,
             response_type,
             error_type,
@@ -142,6 +154,7 @@ impl Engine {
 
     /// Moves what is ready and wakes whoever waited for it. Returns how many calls ended.
     fn poll(&self, py: Python<'_>) -> PyResult<usize> {
+        self.turns.woke(clock::now_ns());
         self.core().poll(0, &mut lock(&self.recorder))?;
         self.deliver(py)
     }
@@ -151,8 +164,8 @@ impl Engine {
     }
 
     /// Drops every request; whoever awaits one is cancelled.
-    fn abort_all(&self, py: Python<'_>) -> PyResult<usize> {
-        let calls = self.core().abort_all(&mut lock(&self.recorder));
+    fn cut_all(&self, py: Python<'_>) -> PyResult<usize> {
+        let calls = self.core().cut_all(&mut lock(&self.recorder));
         for call in &calls {
             Call::give_up(call.bind(py))?;
         }

@@ -18,6 +18,12 @@ impl Exchange {
 
 #[pymethods]
 impl Exchange {
+    /// The place in the recorder of the step that made the call.
+    #[getter]
+    fn step(&self) -> u32 {
+        self.inner.step
+    }
+
     #[getter]
     fn status(&self) -> u16 {
         self.inner.status
@@ -97,6 +103,12 @@ impl Exchange {
     #[getter]
     fn redirects(&self) -> u32 {
         self.inner.redirects
+    }
+
+    /// The redirects that led here, in order; empty if the caller could not see bodies.
+    #[getter]
+    fn hops(&self) -> Vec<Self> {
+        self.inner.hops.iter().map(|hop| Self { inner: hop.clone() }).collect()
     }
 
     #[getter]

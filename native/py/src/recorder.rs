@@ -1,8 +1,9 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use hyperscale_core::clock;
+use hyperscale_core::loop_watch::Turns;
 use hyperscale_core::recorder::{self, Detail, Outcome};
-use hyperscale_core::report;
+use hyperscale_core::report::{self, Sample};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
@@ -24,20 +25,26 @@ pub fn to_py(error: hyperscale_core::hist::HistError) -> PyErr {
 #[pyclass(frozen, module = "hyperscale._native")]
 pub struct Recorder {
     pub shared: Shared,
+    /// Of the loop whose virtual users are recorded.
+    pub turns: Arc<Turns>,
 }
 
 #[pymethods]
 impl Recorder {
     #[new]
     fn new(steps: usize) -> Self {
-        Self { shared: Arc::new(Mutex::new(recorder::Recorder::new(steps))) }
+        let shared = Arc::new(Mutex::new(recorder::Recorder::new(steps)));
+        Self { shared, turns: Arc::default() }
     }
 
     fn begin(&self) {
         lock(&self.shared).begin();
     }
 
-    #[pyo3(signature = (step, ok, latency_ns = None, status = None, error = None))]
+    #[pyo3(signature = (
+        step, ok, latency_ns = None, status = None, error = None, *, message = None, trace = ""
+    ))]
+    #[allow(clippy::too_many_arguments)] // most of them named by the caller
     fn record(
         &self,
         step: u32,
@@ -45,16 +52,40 @@ impl Recorder {
         latency_ns: Option<u64>,
         status: Option<u16>,
         error: Option<&str>,
-    ) -> PyResult<()> {
+        message: Option<&str>,
+        trace: &str,
+    ) {
         let outcome = Outcome { ok, latency_ns, status, error, ..Outcome::default() };
-        lock(&self.shared).record(step, &outcome, clock::now_ns()).map_err(to_py)
+        let (mut recorder, now_ns) = (lock(&self.shared), clock::now_ns());
+        recorder.record(step, &outcome, now_ns);
+        if !ok {
+            let class = error.unwrap_or("other");
+            let sample = |second| Sample {
+                second,
+                latency_ns: latency_ns.unwrap_or(0),
+                status: status.unwrap_or(0),
+                trace: trace.into(),
+                ..Sample::default()
+            };
+            recorder.note_failure(step, class, message.unwrap_or(class), now_ns, sample);
+        }
+    }
+
+    /// Values that no message and no sample may show.
+    fn set_secrets(&self, secrets: Vec<String>) {
+        lock(&self.shared).set_secrets(secrets);
     }
 
     /// Counts an HTTP exchange; `accepted` lets a status of 400 or more pass. True if ok.
-    fn record_exchange(&self, step: u32, exchange: &Exchange, accepted: bool) -> PyResult<bool> {
-        let outcome = exchange.inner.outcome(accepted);
-        lock(&self.shared).record(step, &outcome, clock::now_ns()).map_err(to_py)?;
-        Ok(outcome.ok)
+    fn record_exchange(&self, step: u32, exchange: &Exchange, accepted: bool) -> bool {
+        lock(&self.shared).record_exchange(step, &exchange.inner, accepted, clock::now_ns())
+    }
+
+    /// Counts a call that returned None, as its step may.
+    fn add_none(&self, step: u32) {
+        if let Some(counts) = lock(&self.shared).counts_mut(step) {
+            counts.none += 1;
+        }
     }
 
     #[pyo3(signature = (step, count = 1))]
@@ -72,18 +103,24 @@ impl Recorder {
     }
 
     fn add_sent(&self, step: u32, requests: u64, bytes_sent: u64, bytes_received: u64) {
-        if let Some(counts) = lock(&self.shared).counts_mut(step) {
-            counts.sent += requests;
+        let mut recorder = lock(&self.shared);
+        recorder.record_sent(step, requests, clock::now_ns());
+        if let Some(counts) = recorder.counts_mut(step) {
             counts.bytes_sent += bytes_sent;
             counts.bytes_received += bytes_received;
         }
+    }
+
+    #[getter]
+    fn longest_ns(&self) -> Option<u64> {
+        lock(&self.shared).longest_ns()
     }
 
     /// The report of everything counted so far. The steps have the names given, in order.
     #[pyo3(signature = (
         names, *, workflow, slot, sequence, elapsed_s, vus = 0, iterations = 0, histograms = false,
         series_from = 0, offset_s = 0, checks = Vec::new(), metrics = Vec::new(), cpu_s = 0.0,
-        loop_lag_s = 0.0, rss_bytes = 0, cpu_wait_s = 0.0
+        loop_lag_s = 0.0, rss_bytes = 0, cpu_wait_s = 0.0, loop_s = 0.0, raised = 0
     ))]
     #[allow(clippy::too_many_arguments)] // all of them named by the caller
     fn report(
@@ -104,6 +141,8 @@ impl Recorder {
         loop_lag_s: f64,
         rss_bytes: u64,
         cpu_wait_s: f64,
+        loop_s: f64,
+        raised: u64,
     ) -> PyResult<Report> {
         let mut report = report::Report {
             workflow: workflow.into(),
@@ -112,12 +151,15 @@ impl Recorder {
             elapsed_s,
             vus,
             iterations,
+            raised,
             checks: checks.into_iter().map(|check| check.inner).collect(),
             metrics: metrics.into_iter().map(|metric| metric.inner).collect(),
             cpu_s,
             loop_lag_s,
             rss_bytes,
             cpu_wait_s,
+            loop_s,
+            users: lock(&self.shared).note_users(elapsed_s, vus),
             series_s: 1,
             ..report::Report::default()
         };

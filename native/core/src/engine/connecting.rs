@@ -191,7 +191,7 @@ impl<T> Engine<T> {
             return self.connect(key, recorder);
         }
         let address = request.remote.map(|a| a.to_string()).unwrap_or_default();
-        let failure = Failure::new(ErrorClass::Connect, format!("{address}: {error}"));
+        let failure = Failure::new(ErrorClass::Connect, describe(&address, error));
         self.finish(slot, Some(failure), recorder);
     }
 
@@ -204,5 +204,24 @@ impl<T> Engine<T> {
                 self.connect(key, recorder);
             }
         }
+    }
+}
+
+/// Why there is no connection, in words.
+fn describe(address: &str, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => format!("connection refused by {address}"),
+        io::ErrorKind::ConnectionReset => format!("connection reset by {address}"),
+        io::ErrorKind::TimedOut => format!("no answer from {address}"),
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+            format!("no route to {address}")
+        }
+        _ if error.raw_os_error() == Some(libc::EMFILE) => {
+            "no free file descriptors (hint: raise ulimit -n)".to_owned()
+        }
+        _ if error.raw_os_error() == Some(libc::EADDRNOTAVAIL) => {
+            format!("no free local port for {address}")
+        }
+        _ => format!("{address}: {error}"),
     }
 }

@@ -114,6 +114,7 @@ impl<T> Engine<T> {
         if let Some(number) = request.conn {
             self.close_after(slot, number, recorder);
         }
+        let since_ns = request.since_ns();
         let Response { status, minor_version, head, body, encoding, .. } = request.response;
         let limit = request.template.limits.body_bytes_max;
         let (body, failure) = match (failure, encoding) {
@@ -125,10 +126,10 @@ impl<T> Engine<T> {
             }
             (failure, _) => (body, failure),
         };
-        let since = request.started_ns.unwrap_or(request.submitted_ns);
         self.done.push(Done {
             token: request.token,
             exchange: Exchange {
+                step: request.caller.step,
                 template: request.template,
                 status: if failure.is_none() { status } else { 0 },
                 minor_version,
@@ -136,12 +137,13 @@ impl<T> Engine<T> {
                 body,
                 failure,
                 redirects: request.redirects,
-                latency_ns: now - since,
+                latency_ns: now - since_ns,
                 phases_ns: request.phases_ns,
                 bytes_sent: request.bytes_sent,
                 bytes_received: request.bytes_received,
                 remote: request.remote,
                 tls,
+                hops: request.hops,
             },
         });
     }

@@ -1,11 +1,14 @@
 //! One finished call: what was asked, what came back, and how long each phase took.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::error::{ErrorClass, Failure};
 use super::template::Template;
+use crate::masking;
 use crate::recorder::Outcome;
+use crate::report::Sample;
 
 #[derive(Clone, Copy, Debug)]
 pub struct TlsInfo {
@@ -13,14 +16,16 @@ pub struct TlsInfo {
     pub cipher: Option<&'static str>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Exchange {
+    /// The step that made the call.
+    pub step: u32,
     /// The last request of the chain, after redirects.
     pub template: Arc<Template>,
     /// 0 when no response arrived.
     pub status: u16,
     pub minor_version: u8,
-    /// Empty as far as the caller cannot see them.
+    /// Empty as far as the caller cannot see them, unless they are a sample of a failure.
     pub head: Vec<u8>,
     pub body: Vec<u8>,
     pub failure: Option<Failure>,
@@ -33,9 +38,69 @@ pub struct Exchange {
     pub bytes_received: u64,
     pub remote: Option<SocketAddr>,
     pub tls: Option<TlsInfo>,
+    /// The redirects that led here, in order, if the caller can see bodies; their own are dropped.
+    pub hops: Vec<Exchange>,
 }
 
+/// Reason phrases of the statuses that failures have.
+const PHRASES: [(u16, &str); 26] = [
+    (400, "400 Bad Request"),
+    (401, "401 Unauthorized"),
+    (402, "402 Payment Required"),
+    (403, "403 Forbidden"),
+    (404, "404 Not Found"),
+    (405, "405 Method Not Allowed"),
+    (406, "406 Not Acceptable"),
+    (407, "407 Proxy Authentication Required"),
+    (408, "408 Request Timeout"),
+    (409, "409 Conflict"),
+    (410, "410 Gone"),
+    (411, "411 Length Required"),
+    (412, "412 Precondition Failed"),
+    (413, "413 Content Too Large"),
+    (414, "414 URI Too Long"),
+    (415, "415 Unsupported Media Type"),
+    (418, "418 I'm a teapot"),
+    (422, "422 Unprocessable Content"),
+    (423, "423 Locked"),
+    (425, "425 Too Early"),
+    (429, "429 Too Many Requests"),
+    (500, "500 Internal Server Error"),
+    (501, "501 Not Implemented"),
+    (502, "502 Bad Gateway"),
+    (503, "503 Service Unavailable"),
+    (504, "504 Gateway Timeout"),
+];
+
 impl Exchange {
+    /// Why this exchange failed, in words.
+    #[must_use]
+    pub fn failure_message(&self) -> Cow<'_, str> {
+        match &self.failure {
+            Some(failure) => Cow::Borrowed(&failure.detail),
+            None => match PHRASES.binary_search_by_key(&self.status, |&(status, _)| status) {
+                Ok(place) => Cow::Borrowed(PHRASES.get(place).map_or("", |&(_, text)| text)),
+                Err(_) => Cow::Owned(self.status.to_string()),
+            },
+        }
+    }
+
+    /// This exchange as a sample of a failure, credentials masked.
+    #[must_use]
+    pub fn sample(&self, second: u32) -> Sample {
+        let Template { method, url, .. } = &*self.template;
+        Sample {
+            second,
+            request: format!("{method} {}", masking::mask_url(url)).into(),
+            status: self.status,
+            latency_ns: self.latency_ns,
+            phases_ns: self.phases_ns.map(|ns| ns.unwrap_or(0)),
+            headers: masking::shown_head(&self.head).into(),
+            body: masking::shown_body(&self.body).into(),
+            trace: Box::default(),
+        }
+    }
+
     /// How this exchange counts. `accepted` lets a status of 400 or more pass.
     #[must_use]
     pub fn outcome(&self, accepted: bool) -> Outcome<'static> {

@@ -8,10 +8,11 @@ use rustix::event::epoll;
 
 use super::conn::{Stage, Written};
 use super::error::{ErrorClass, Failure};
-use super::response::{Progress, Response};
+use super::exchange::Exchange;
+use super::response::{Keep, Progress, Response};
 use super::template::Template;
 use super::tls::{self, TlsProfile};
-use super::{add, expect, Engine, Mode, Vu, BLOCKED, CONNECT, FIRST_BYTE, READS_MAX, TLS};
+use super::{add, expect, Engine, Mode, Request, Vu, BLOCKED, CONNECT, FIRST_BYTE, READS_MAX, TLS};
 use crate::clock::now_ns;
 use crate::recorder::Recorder;
 
@@ -64,9 +65,7 @@ impl<T> Engine<T> {
             request.bytes_sent += bytes;
             match result {
                 Ok(Written::All) => {
-                    if let Some(counts) = recorder.counts_mut(request.caller.step) {
-                        counts.sent += 1;
-                    }
+                    recorder.record_sent(request.caller.step, 1, request.hop_started_ns);
                     self.watch(number, false);
                 }
                 Ok(Written::Blocked) => self.watch(number, true),
@@ -264,8 +263,12 @@ impl<T> Engine<T> {
                 let now = now_ns();
                 if let Some(request) = self.requests.get_mut(slot as usize) {
                     request.conn = None;
-                    request.response = Response::new(expect(&template, request.caller));
-                    request.template = Arc::new(template);
+                    let next = Response::new(expect(&template, request.caller, recorder));
+                    let response = std::mem::replace(&mut request.response, next);
+                    let redirected = std::mem::replace(&mut request.template, Arc::new(template));
+                    if request.caller.keep == Keep::Body {
+                        request.hops.push(hop(request, redirected, response, now));
+                    }
                     request.origin = origin;
                     request.redirects += 1;
                     request.waiting_since_ns = now;
@@ -356,5 +359,26 @@ fn write_cookies(head: &mut Vec<u8>, template: &Template, jar: Option<&CookieSto
         head.extend_from_slice(b"Cookie: ");
         head.extend_from_slice(value.as_bytes());
         head.extend_from_slice(b"\r\n");
+    }
+}
+
+/// A redirect that was followed, as a person wants to see it: its head and how long it took.
+fn hop<T>(request: &Request<T>, template: Arc<Template>, response: Response, now: u64) -> Exchange {
+    Exchange {
+        step: request.caller.step,
+        template,
+        status: response.status,
+        minor_version: response.minor_version,
+        head: response.head,
+        body: Vec::new(),
+        failure: None,
+        redirects: request.redirects,
+        latency_ns: now.saturating_sub(request.hop_started_ns),
+        phases_ns: [None; 4],
+        bytes_sent: 0,
+        bytes_received: 0,
+        remote: request.remote,
+        tls: None,
+        hops: Vec::new(),
     }
 }

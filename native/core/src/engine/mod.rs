@@ -119,9 +119,17 @@ struct Request<T> {
     bytes_sent: u64,
     bytes_received: u64,
     redirects: u32,
+    hops: Vec<Exchange>,
     addresses_tried: usize,
     retried: bool,
     remote: Option<SocketAddr>,
+}
+
+impl<T> Request<T> {
+    /// Latency counts from the first byte sent, or from the call if none was.
+    fn since_ns(&self) -> u64 {
+        self.started_ns.unwrap_or(self.submitted_ns)
+    }
 }
 
 const BLOCKED: usize = 0;
@@ -250,7 +258,7 @@ impl<T> Engine<T> {
         let origin = self.origin_number(&template);
         let generation = self.next_generation();
         let total_deadline_ns = now.saturating_add(template.limits.total_ns);
-        let response = Response::new(expect(&template, caller));
+        let response = Response::new(expect(&template, caller, recorder));
         let slot = self.requests.insert(Request {
             token,
             template,
@@ -270,6 +278,7 @@ impl<T> Engine<T> {
             bytes_sent: 0,
             bytes_received: 0,
             redirects: 0,
+            hops: Vec::new(),
             addresses_tried: 0,
             retried: false,
             remote: None,
@@ -286,12 +295,16 @@ impl<T> Engine<T> {
         self.drop_request(key.slot, recorder)
     }
 
-    /// Forgets every request.
-    pub fn abort_all(&mut self, recorder: &mut Recorder) -> Vec<T> {
+    /// Forgets every request, and notes how long each had taken.
+    pub fn cut_all(&mut self, recorder: &mut Recorder) -> Vec<T> {
         // Nobody is left to be served by what becomes free.
         self.connect_queue.clear();
         for origin in &mut self.origins {
             origin.waiting.clear();
+        }
+        let now = now_ns();
+        for (_, request) in &self.requests {
+            recorder.record_cut(request.caller.step, now.saturating_sub(request.since_ns()));
         }
         let slots: Vec<u32> = self.requests.iter().map(|(slot, _)| slot as u32).collect();
         slots.into_iter().filter_map(|slot| self.drop_request(slot, recorder)).collect()
@@ -321,8 +334,9 @@ impl<T> Engine<T> {
     }
 }
 
-fn expect(template: &Template, caller: Caller) -> Expect {
+fn expect(template: &Template, caller: Caller, recorder: &Recorder) -> Expect {
     Expect {
+        sampled_status: recorder.sampled_status(caller.step),
         is_head: template.method == "HEAD",
         keep: caller.keep,
         body_bytes_max: template.limits.body_bytes_max,

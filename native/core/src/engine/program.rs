@@ -118,7 +118,7 @@ impl Program {
     /// Drops what is under way and counts it as cut.
     pub fn cut(&mut self, recorder: &mut Recorder) {
         self.stop_at_ns = 0;
-        for ticket in self.engine.abort_all(recorder) {
+        for ticket in self.engine.cut_all(recorder) {
             if let Some(step) = self.steps.get(ticket.position) {
                 if let Some(counts) = recorder.counts_mut(step.step) {
                     counts.cut += 1;
@@ -144,7 +144,7 @@ impl Program {
             let busy = waiting_to_start || self.engine.has_done();
             let wait_ns = if busy { 0 } else { end_ns - now };
             self.engine.poll(wait_ns, recorder)?;
-            self.settle(recorder)?;
+            self.settle(recorder);
         }
     }
 
@@ -159,11 +159,11 @@ impl Program {
     }
 
     /// Takes what ended, counts it, and lets its virtual users go on.
-    fn settle(&mut self, recorder: &mut Recorder) -> io::Result<()> {
+    fn settle(&mut self, recorder: &mut Recorder) {
         for Done { token, exchange } in self.engine.take_done() {
             let Some(step) = self.steps.get(token.position) else { continue };
-            let outcome = exchange.outcome(step.accepts.contains(&exchange.status));
-            recorder.record(step.step, &outcome, now_ns()).map_err(io::Error::other)?;
+            let accepted = step.accepts.contains(&exchange.status);
+            recorder.record_exchange(step.step, &exchange, accepted, now_ns());
             let vu = token.vu as usize;
             let Some(state) = self.vus.get_mut(vu) else { continue };
             if let Some(failed) = state.failed.get_mut(token.position) {
@@ -175,7 +175,6 @@ impl Program {
                 self.advance(vu, recorder);
             }
         }
-        Ok(())
     }
 
     fn begin_iteration(&mut self, vu: usize, recorder: &mut Recorder) {

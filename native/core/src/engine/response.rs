@@ -50,7 +50,14 @@ pub struct Expect {
     pub is_head: bool,
     pub keep: Keep,
     pub body_bytes_max: u64,
+    /// Responses of 400 and more show their head and the start of their body, whatever `keep`
+    /// says: as samples of failures. Not those of this status, and none if it is `NO_SAMPLES`.
+    pub sampled_status: u16,
 }
+
+/// There are samples enough.
+pub const NO_SAMPLES: u16 = u16::MAX;
+const SAMPLE_BYTES: usize = 1024;
 
 #[derive(Debug)]
 pub struct Response {
@@ -61,6 +68,7 @@ pub struct Response {
     interim: u32,
     trailer_bytes: usize,
     body_bytes: u64,
+    is_sample: bool,
     started: bool,
     pub status: u16,
     pub minor_version: u8,
@@ -82,6 +90,7 @@ impl Response {
             interim: 0,
             trailer_bytes: 0,
             body_bytes: 0,
+            is_sample: false,
             started: false,
             status: 0,
             minor_version: 1,
@@ -161,6 +170,9 @@ impl Response {
         }
         if self.expect.keep == Keep::Body {
             self.body.extend_from_slice(data);
+        } else if self.is_sample {
+            let room = SAMPLE_BYTES.saturating_sub(self.body.len()).min(data.len());
+            self.body.extend_from_slice(data.get(..room).unwrap_or_default());
         }
         Ok(())
     }
@@ -224,7 +236,9 @@ impl Response {
         self.minor_version = parsed.version.unwrap_or(1);
         self.keep_alive = self.minor_version == 1;
         let framing = self.read_headers(parsed.headers)?;
-        if self.expect.keep >= Keep::Head {
+        let sampled = self.expect.sampled_status;
+        self.is_sample = status >= 400 && sampled != status && sampled != NO_SAMPLES;
+        if self.expect.keep >= Keep::Head || self.is_sample {
             self.head = input.get(..used).unwrap_or_default().to_vec();
         }
         self.state = self.body_state(&framing)?;

@@ -1,9 +1,14 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 use super::super::error::ErrorClass;
-use super::{Expect, Keep, Progress, Response};
+use super::{Expect, Keep, Progress, Response, NO_SAMPLES};
 
-const KEEP: Expect = Expect { is_head: false, keep: Keep::Body, body_bytes_max: 1 << 20 };
+const KEEP: Expect = Expect {
+    is_head: false,
+    keep: Keep::Body,
+    body_bytes_max: 1 << 20,
+    sampled_status: NO_SAMPLES,
+};
 
 /// Feeds `input` in pieces of `size`; the response and how much of the input it used.
 fn parse(

@@ -5,9 +5,12 @@ use std::io;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::WebPkiServerVerifier;
+use rustls::client::{verify_server_name, WebPkiServerVerifier};
 use rustls::crypto::{ring, verify_tls12_signature, verify_tls13_signature, CryptoProvider};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
@@ -59,11 +62,18 @@ pub fn configure(profile: &TlsProfile) -> Result<ClientConfig, TlsError> {
         .with_safe_default_protocol_versions()
         .map_err(|error| TlsError::Setup(error.to_string()))?;
     let builder = if profile.verify {
-        let roots = Arc::new(roots(profile.ca_pem.as_deref())?);
-        let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider)
+        let given = certificates(profile.ca_pem.as_deref())?;
+        let roots = Arc::new(roots(given.as_deref())?);
+        let chains = WebPkiServerVerifier::builder_with_provider(roots, provider)
             .build()
             .map_err(|error| TlsError::Setup(error.to_string()))?;
-        builder.with_webpki_verifier(verifier)
+        match given {
+            None => builder.with_webpki_verifier(chains),
+            Some(given) => {
+                let verifier = Arc::new(GivenCertificates { given, chains });
+                builder.dangerous().with_custom_certificate_verifier(verifier)
+            }
+        }
     } else {
         builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAny(provider)))
     };
@@ -85,15 +95,23 @@ pub fn configure(profile: &TlsProfile) -> Result<ClientConfig, TlsError> {
     Ok(config)
 }
 
-fn roots(ca_pem: Option<&[u8]>) -> Result<RootCertStore, TlsError> {
+/// The certificates of a CA file, of which there must be one.
+fn certificates(ca_pem: Option<&[u8]>) -> Result<Option<Vec<CertificateDer<'static>>>, TlsError> {
+    let Some(pem) = ca_pem else { return Ok(None) };
+    let given = CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| TlsError::Ca(error.to_string()))?;
+    if given.is_empty() {
+        return Err(TlsError::Ca("no PEM certificate found".to_owned()));
+    }
+    Ok(Some(given))
+}
+
+fn roots(given: Option<&[CertificateDer<'static>]>) -> Result<RootCertStore, TlsError> {
     let mut store = RootCertStore::empty();
-    if let Some(pem) = ca_pem {
-        for certificate in CertificateDer::pem_slice_iter(pem) {
-            let certificate = certificate.map_err(|error| TlsError::Ca(error.to_string()))?;
-            store.add(certificate).map_err(|error| TlsError::Ca(error.to_string()))?;
-        }
-        if store.is_empty() {
-            return Err(TlsError::Ca("no PEM certificate found".to_owned()));
+    if let Some(given) = given {
+        for certificate in given {
+            store.add(certificate.clone()).map_err(|error| TlsError::Ca(error.to_string()))?;
         }
         return Ok(store);
     }
@@ -103,6 +121,61 @@ fn roots(ca_pem: Option<&[u8]>) -> Result<RootCertStore, TlsError> {
         store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
     }
     Ok(store)
+}
+
+/// `ca=FILE`: a chain to one of these certificates is trusted, and so is a server that presents one
+/// of them itself. Most self-signed certificates call themselves an authority, which no chain may
+/// have at its end.
+#[derive(Debug)]
+struct GivenCertificates {
+    given: Vec<CertificateDer<'static>>,
+    chains: Arc<WebPkiServerVerifier>,
+}
+
+impl ServerCertVerifier for GivenCertificates {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let seen =
+            self.chains.verify_server_cert(end_entity, intermediates, server_name, ocsp, now);
+        match seen {
+            // Only what is wrong with the chain: not an expired certificate, nor another name.
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::UnknownIssuer | CertificateError::Other(_),
+            )) if self.given.iter().any(|one| one == end_entity) => {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            seen => seen,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls12_signature(message, cert, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls13_signature(message, cert, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chains.supported_verify_schemes()
+    }
 }
 
 /// `verify=False`: any certificate passes; signatures are still checked.
@@ -150,12 +223,71 @@ pub fn describe(error: &io::Error) -> String {
     let cause = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match cause {
         Some(rustls::Error::InvalidMessage(_)) => "the server does not speak TLS".to_owned(),
+        Some(rustls::Error::InvalidCertificate(cause)) => describe_certificate(cause),
+        _ if error.kind() == io::ErrorKind::UnexpectedEof => {
+            "the server closed the connection during the handshake".to_owned()
+        }
         _ => error.to_string(),
     }
+}
+
+fn describe_certificate(cause: &CertificateError) -> String {
+    match cause {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "certificate expired".to_owned()
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "certificate is not valid yet".to_owned()
+        }
+        CertificateError::NotValidForNameContext { expected, presented } => {
+            let names: Vec<&str> = presented.iter().map(|name| plain_name(name)).collect();
+            let names = if names.is_empty() { "no name".to_owned() } else { names.join(", ") };
+            format!("certificate is for {names}, not {}", expected.to_str())
+        }
+        CertificateError::UnknownIssuer => {
+            "unknown issuer: pass ca=... with the certificate of its authority".to_owned()
+        }
+        CertificateError::Revoked => "certificate revoked".to_owned(),
+        CertificateError::BadSignature => "certificate has a wrong signature".to_owned(),
+        other => format!("certificate refused: {other}"),
+    }
+}
+
+/// `shop.test` of `DnsName("shop.test")`, as the library has it.
+fn plain_name(name: &str) -> &str {
+    let inner = name.split_once('(').map_or(name, |(_, inner)| inner.trim_end_matches(')'));
+    inner.trim_matches('"')
 }
 
 /// Whether an error came from the TLS layer rather than from the socket under it.
 #[must_use]
 pub fn is_tls_error(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::describe;
+    use rustls::{CertificateError, Error};
+    use rustls_pki_types::ServerName;
+    use std::io;
+
+    #[test]
+    fn a_refused_certificate_is_described_in_words() {
+        let other = CertificateError::NotValidForNameContext {
+            expected: ServerName::try_from("shop.test").unwrap(),
+            presented: vec!["DnsName(\"other.test\")".to_owned()],
+        };
+        let described = [
+            (CertificateError::Expired, "certificate expired"),
+            (other, "certificate is for other.test, not shop.test"),
+            (CertificateError::UnknownIssuer, "unknown issuer: pass ca="),
+        ];
+        for (cause, words) in described {
+            let error =
+                io::Error::new(io::ErrorKind::InvalidData, Error::InvalidCertificate(cause));
+            assert!(describe(&error).starts_with(words), "{}", describe(&error));
+        }
+    }
 }

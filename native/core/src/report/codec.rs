@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use super::failures_codec::{failures, write_failures};
 use super::msgpack::{Reader, Writer};
 use super::series::{CELLS_MAX, WIDEST_S};
 use super::{
-    CheckReport, Counts, DecodeError, Encoded, MetricReport, Phases, Point, Report, StepReport,
-    Unknown,
+    CheckReport, Counts, DecodeError, Encoded, HoldReport, MetricReport, Phases, Point, Report,
+    StepReport, Unknown, Users,
 };
 
 /// What the widest tier of a series spans: longer than any run may take.
@@ -15,7 +16,7 @@ const ELAPSED_S_MAX: u32 = WIDEST_S * CELLS_MAX as u32;
 /// A histogram of ours has fewer bytes, however full it is.
 const HISTOGRAM_BYTES_MAX: usize = 1 << 20;
 
-type Read<T> = Result<T, DecodeError>;
+pub(super) type Read<T> = Result<T, DecodeError>;
 
 impl Report {
     /// Reads a report that anyone may have sent.
@@ -48,9 +49,10 @@ impl Report {
                 step.series.iter().map(|point| 60 + point.latency.as_ref().map_or(0, |h| h.len()));
             200 + step.latency.as_ref().map_or(0, |h| h.len())
                 + phases.sum::<usize>()
+                + step.failures.as_ref().map_or(0, |failures| failures.size_hint())
                 + series.sum::<usize>()
         });
-        300 + steps.sum::<usize>()
+        300 + 10 * self.users.len() + steps.sum::<usize>()
     }
 }
 
@@ -64,10 +66,14 @@ fn report(reader: &mut Reader<'_>) -> Read<Report> {
             "sequence" => sequence = Some(reader.uint()?),
             "elapsed_s" => elapsed_s = Some(reader.float()?),
             "vus" => found.vus = reader.uint()?,
+            "users" => found.users = users(reader)?,
             "iterations" => found.iterations = reader.uint()?,
+            "raised" => found.raised = reader.uint()?,
             "steps" => found.steps = list(reader, step)?,
             "checks" => found.checks = list(reader, check)?,
             "metrics" => found.metrics = list(reader, metric)?,
+            "holds" => found.holds = list(reader, hold)?,
+            "loop_s" => found.loop_s = reader.float()?,
             "cpu_s" => found.cpu_s = reader.float()?,
             "loop_lag_s" => found.loop_lag_s = reader.float()?,
             "rss_bytes" => found.rss_bytes = reader.uint()?,
@@ -86,6 +92,18 @@ fn report(reader: &mut Reader<'_>) -> Read<Report> {
     Ok(found)
 }
 
+/// Second, count, second, count …
+fn users(reader: &mut Reader<'_>) -> Read<Users> {
+    let mut found = Users::new();
+    for _ in 0..reader.array()? / 2 {
+        found.push((narrow(reader.uint()?, "a second of users")?, reader.uint()?));
+    }
+    if !found.is_sorted_by(|one, other| one.0 < other.0) {
+        return Err(DecodeError::Range("the order of users"));
+    }
+    Ok(found)
+}
+
 fn step(reader: &mut Reader<'_>) -> Read<StepReport> {
     let mut found = StepReport::default();
     let mut name = None;
@@ -96,6 +114,7 @@ fn step(reader: &mut Reader<'_>) -> Read<StepReport> {
             "latency" => found.latency = histogram(reader)?,
             "phases" => found.phases = phases(reader)?,
             "series" => found.series = list(reader, point)?,
+            "failures" => found.failures = Some(failures(reader)?.into()),
             key => unknown(reader, key, &mut found.unknown)?,
         }
     }
@@ -113,6 +132,7 @@ fn counts(reader: &mut Reader<'_>) -> Read<Counts> {
             "total" => found.total = reader.uint()?,
             "ok" => found.ok = reader.uint()?,
             "failed" => found.failed = reader.uint()?,
+            "none" => found.none = reader.uint()?,
             "cut" => found.cut = reader.uint()?,
             "skipped" => found.skipped = reader.uint()?,
             "sent" => found.sent = reader.uint()?,
@@ -145,7 +165,7 @@ fn pairs<K: Ord>(
 }
 
 fn point(reader: &mut Reader<'_>) -> Read<Point> {
-    let mut found = Point { second: 0, total: 0, failed: 0, latency: None };
+    let mut found = Point::default();
     let (mut has_second, mut has_total) = (false, false);
     for _ in 0..reader.map()? {
         match reader.text()? {
@@ -158,6 +178,7 @@ fn point(reader: &mut Reader<'_>) -> Read<Point> {
                 has_total = true;
             }
             "failed" => found.failed = reader.uint()?,
+            "sent" => found.sent = reader.uint()?,
             "latency" => found.latency = histogram(reader)?,
             _ => drop(reader.raw()?),
         }
@@ -206,6 +227,24 @@ fn metric(reader: &mut Reader<'_>) -> Read<MetricReport> {
     Ok(found)
 }
 
+fn hold(reader: &mut Reader<'_>) -> Read<HoldReport> {
+    let mut found = HoldReport::default();
+    let mut name = None;
+    for _ in 0..reader.map()? {
+        match reader.text()? {
+            "name" => name = Some(reader.text()?.into()),
+            "count" => found.count = reader.uint()?,
+            "seconds" => found.seconds = reader.float()?,
+            "max_s" => found.max_s = reader.float()?,
+            "cpu_s" => found.cpu_s = reader.float()?,
+            "location" => found.location = reader.text()?.into(),
+            _ => drop(reader.raw()?),
+        }
+    }
+    found.name = name.ok_or(DecodeError::Missing("the name of a hold"))?;
+    Ok(found)
+}
+
 fn phases(reader: &mut Reader<'_>) -> Read<Option<Phases>> {
     if reader.nil() {
         return Ok(None);
@@ -235,7 +274,10 @@ fn histogram(reader: &mut Reader<'_>) -> Read<Option<Encoded>> {
     }
 }
 
-fn list<T>(reader: &mut Reader<'_>, each: fn(&mut Reader<'_>) -> Read<T>) -> Read<Vec<T>> {
+pub(super) fn list<T>(
+    reader: &mut Reader<'_>,
+    each: fn(&mut Reader<'_>) -> Read<T>,
+) -> Read<Vec<T>> {
     let count = reader.array()?;
     let mut found = Vec::with_capacity(reader.room(count, 16));
     for _ in 0..count {
@@ -244,7 +286,7 @@ fn list<T>(reader: &mut Reader<'_>, each: fn(&mut Reader<'_>) -> Read<T>) -> Rea
     Ok(found)
 }
 
-fn narrow(number: u64, what: &'static str) -> Read<u32> {
+pub(super) fn narrow(number: u64, what: &'static str) -> Read<u32> {
     u32::try_from(number).map_err(|_| DecodeError::Range(what))
 }
 
@@ -254,26 +296,26 @@ fn unknown(reader: &mut Reader<'_>, key: &str, into: &mut Unknown) -> Read<()> {
 }
 
 /// Writes a map whose size is known only at its end.
-struct MapWriter<'a> {
+pub(super) struct MapWriter<'a> {
     writer: &'a mut Writer,
     at: usize,
     pairs: u8,
 }
 
 impl<'a> MapWriter<'a> {
-    fn new(writer: &'a mut Writer) -> Self {
+    pub fn new(writer: &'a mut Writer) -> Self {
         let at = writer.out.len();
         writer.map(0);
         Self { writer, at, pairs: 0 }
     }
 
-    fn key(&mut self, key: &str) -> &mut Writer {
+    pub fn key(&mut self, key: &str) -> &mut Writer {
         self.pairs += 1;
         self.writer.text(key);
         self.writer
     }
 
-    fn uint(&mut self, key: &str, number: u64) {
+    pub fn uint(&mut self, key: &str, number: u64) {
         if number > 0 {
             self.key(key).uint(number);
         }
@@ -298,7 +340,7 @@ impl<'a> MapWriter<'a> {
     }
 
     /// Maps of up to 15 pairs have their count in the first byte, longer ones after it.
-    fn end(self) {
+    pub fn end(self) {
         let out = &mut self.writer.out;
         if self.pairs < 16 {
             if let Some(lead) = out.get_mut(self.at) {
@@ -320,7 +362,16 @@ fn write_report(writer: &mut Writer, report: &Report) {
     map.key("sequence").uint(report.sequence);
     map.key("elapsed_s").float(report.elapsed_s);
     map.key("vus").uint(report.vus);
+    if !report.users.is_empty() {
+        let writer = map.key("users");
+        writer.array(2 * report.users.len());
+        for &(second, count) in &report.users {
+            writer.uint(u64::from(second));
+            writer.uint(count);
+        }
+    }
     map.key("iterations").uint(report.iterations);
+    map.uint("raised", report.raised);
     write_list(map.key("steps"), &report.steps, write_step);
     if !report.checks.is_empty() {
         write_list(map.key("checks"), &report.checks, write_check);
@@ -328,6 +379,10 @@ fn write_report(writer: &mut Writer, report: &Report) {
     if !report.metrics.is_empty() {
         write_list(map.key("metrics"), &report.metrics, write_metric);
     }
+    if !report.holds.is_empty() {
+        write_list(map.key("holds"), &report.holds, write_hold);
+    }
+    map.float("loop_s", report.loop_s);
     map.float("cpu_s", report.cpu_s);
     map.float("loop_lag_s", report.loop_lag_s);
     map.uint("rss_bytes", report.rss_bytes);
@@ -339,7 +394,7 @@ fn write_report(writer: &mut Writer, report: &Report) {
     map.end();
 }
 
-fn write_list<T>(writer: &mut Writer, items: &[T], each: fn(&mut Writer, &T)) {
+pub(super) fn write_list<T>(writer: &mut Writer, items: &[T], each: fn(&mut Writer, &T)) {
     writer.array(items.len());
     for item in items {
         each(writer, item);
@@ -362,6 +417,9 @@ fn write_step(writer: &mut Writer, step: &StepReport) {
     if !step.series.is_empty() {
         write_list(map.key("series"), &step.series, write_point);
     }
+    if let Some(failures) = &step.failures {
+        write_failures(map.key("failures"), failures);
+    }
     map.unknown(&step.unknown);
     map.end();
 }
@@ -371,6 +429,7 @@ fn write_counts(writer: &mut Writer, counts: &Counts) {
     map.uint("total", counts.total);
     map.uint("ok", counts.ok);
     map.uint("failed", counts.failed);
+    map.uint("none", counts.none);
     map.uint("cut", counts.cut);
     map.uint("skipped", counts.skipped);
     map.uint("sent", counts.sent);
@@ -400,6 +459,7 @@ fn write_point(writer: &mut Writer, point: &Point) {
     map.key("second").uint(u64::from(point.second));
     map.key("total").uint(point.total);
     map.uint("failed", point.failed);
+    map.uint("sent", point.sent);
     map.histogram("latency", point.latency.as_ref());
     map.end();
 }
@@ -411,6 +471,19 @@ fn write_check(writer: &mut Writer, check: &CheckReport) {
     map.uint("failed", check.failed);
     if let Some(text) = &check.first_failure {
         map.key("first_failure").text(text);
+    }
+    map.end();
+}
+
+fn write_hold(writer: &mut Writer, hold: &HoldReport) {
+    let mut map = MapWriter::new(writer);
+    map.key("name").text(&hold.name);
+    map.uint("count", hold.count);
+    map.float("seconds", hold.seconds);
+    map.float("max_s", hold.max_s);
+    map.float("cpu_s", hold.cpu_s);
+    if !hold.location.is_empty() {
+        map.key("location").text(&hold.location);
     }
     map.end();
 }

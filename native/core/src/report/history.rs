@@ -55,7 +55,7 @@ impl History {
         }
         for point in points.iter().filter(|point| point.second >= self.old_until_s) {
             match self.new.get(&point.second) {
-                Some(known) if known.total >= point.total => {}
+                Some(known) if known.size() >= point.size() => {}
                 _ => drop(self.new.insert(point.second, point.clone())),
             }
         }
@@ -72,6 +72,7 @@ impl History {
             Some(last) if last.second >= at_s => {
                 last.total = last.total.wrapping_add(point.total);
                 last.failed = last.failed.wrapping_add(point.failed);
+                last.sent = last.sent.wrapping_add(point.sent);
             }
             _ => self.old.push(Point { second: at_s, latency: None, ..point }),
         }

@@ -7,15 +7,20 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+mod merged;
+
+pub use merged::Telling;
+
 use super::history::Budget;
 use super::part::Part;
-use super::series::{tier_for, tier_of_width, values, width_of, SeriesValue, StepSeries, TIERS_S};
-use super::totals::{check_totals, metric_reports, metric_total, MetricTotal};
-use super::{
-    joined, merged, CheckReport, Counts, Encoded, MergeError, Report, StepReport, Unknown,
+use super::series::{
+    tier_for, tier_of_width, values, width_of, Cell, SeriesValue, StepSeries, TIERS_S,
 };
+use super::totals::{check_totals, hold_totals, metric_total, MetricTotal};
+use super::users::{summed, Users};
+use super::{merged, CheckReport, Counts, Encoded, Failures, HoldReport, MergeError, Report};
 use crate::hist::Histogram;
-use crate::recorder::Phase;
+use crate::recorder::{Phase, CUT};
 
 /// A second is closed once every part is this far past it, so that the reports that complete it
 /// have come...
@@ -24,21 +29,6 @@ const OPEN_S: f64 = 5.0;
 const OPEN_S_MAX: f64 = 60.0;
 /// How far a second may be ahead of the time its report gives: their clocks start apart.
 const AHEAD_S: u32 = 2;
-
-/// Which seconds go with a merged report.
-#[derive(Clone, Copy, Debug)]
-pub enum Telling {
-    /// None at all.
-    Nothing,
-    /// The newest of those the receiver does not have, at most this many of each step.
-    Newest(usize),
-    /// All of them, for a receiver that has nothing: at most this many with histograms, of all
-    /// steps together, and `COUNTED_PER_TIMED` times as many without.
-    Whole(usize),
-}
-
-/// A point without its histogram is that much smaller.
-const COUNTED_PER_TIMED: usize = 10;
 
 /// When seconds are closed, and which steps are taken.
 #[derive(Debug)]
@@ -226,8 +216,8 @@ impl Merge {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let last_s = report.elapsed_s as u32 + AHEAD_S;
         for (reported, &place) in report.steps.iter().zip(places) {
-            if reported.latency.is_none() && reported.series.is_empty() && reported.phases.is_none()
-            {
+            let is_bare = reported.latency.is_none() && reported.phases.is_none();
+            if is_bare && reported.series.is_empty() && reported.failures.is_none() {
                 continue; // as most reports do: between two with histograms the counts run ahead
             }
             let Some(step) = self.steps.get_mut(place) else { continue };
@@ -328,9 +318,25 @@ impl Merge {
         sum
     }
 
+    /// Virtual users over time, of all parts and attempts.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    pub fn users(&self) -> Users {
+        summed(self.parts.iter().map(|part| {
+            // The second in which a part ended is its last.
+            (&part.latest.users, part.latest.elapsed_s.ceil() as u32)
+        }))
+    }
+
     #[must_use]
     pub fn iterations(&self) -> u64 {
         self.sum(|report| report.iterations)
+    }
+
+    /// Iterations in which the test's own code raised.
+    #[must_use]
+    pub fn raised(&self) -> u64 {
+        self.sum(|report| report.raised)
     }
 
     fn sum(&self, of: fn(&Report) -> u64) -> u64 {
@@ -373,6 +379,12 @@ impl Merge {
         found.collect()
     }
 
+    /// How long the requests of the step that were cut had taken, over all parts.
+    #[must_use]
+    pub fn cut(&self, place: usize) -> Histogram {
+        merged(self.phase(place, CUT).map(AsRef::as_ref))
+    }
+
     fn phase<'a>(
         &'a self,
         place: usize,
@@ -380,6 +392,13 @@ impl Merge {
     ) -> impl Iterator<Item = &'a Encoded> + Clone {
         let phases = self.in_order().filter_map(move |part| part.phases(place));
         phases.flatten().filter(move |(phase, _)| **phase == *name).map(|(_, histogram)| histogram)
+    }
+
+    /// Why calls of the step failed, over all parts.
+    #[must_use]
+    pub fn failures(&self, place: usize) -> Failures {
+        let parts = self.parts.iter().filter_map(|part| part.failures(place));
+        Failures::merged(parts.map(AsRef::as_ref))
     }
 
     // -- over time
@@ -401,15 +420,26 @@ impl Merge {
         values(cells, width_of(tier), self.elapsed_s(), &[])
     }
 
-    /// The steps at `places` together, in intervals that end by `until_s`. Always asked for the
-    /// same steps: values that still hold are not computed again.
-    pub fn headline_series(&mut self, places: &[usize], until_s: Option<u32>) -> Vec<SeriesValue> {
+    /// The steps at `places` together, with the requests of those at `senders`, in intervals that
+    /// end by `until_s`. Always asked for the same steps: values that still hold are not computed
+    /// again.
+    pub fn headline_series(
+        &mut self,
+        places: &[usize],
+        senders: &[usize],
+        until_s: Option<u32>,
+    ) -> Vec<SeriesValue> {
         let tier = self.tier();
         let width_s = width_of(tier);
         let until_s = until_s.unwrap_or(u32::MAX);
         let is_shown = |at_s: u32| at_s.saturating_add(width_s) <= until_s;
-        let steps = places.iter().filter_map(|&place| self.steps.get(place));
-        let cells = steps.flat_map(|step| step.series.cells(tier));
+        let cells_at = |&place: &usize| {
+            let series = self.steps.get(place).map(|step| &step.series);
+            series.into_iter().flat_map(move |series| series.cells(tier))
+        };
+        let others = senders.iter().filter(|place| !places.contains(place));
+        let requests = others.flat_map(cells_at).map(Cell::of_requests);
+        let cells = places.iter().flat_map(cells_at).chain(requests);
         let cells = cells.filter(|cell| is_shown(cell.at_s));
         let mut found = values(cells, width_s, self.elapsed_s(), &self.headline);
         found.retain(|value| is_shown(value.at_s));
@@ -426,139 +456,18 @@ impl Merge {
     }
 
     #[must_use]
+    pub fn holds(&self) -> Vec<HoldReport> {
+        hold_totals(self.in_order())
+    }
+
+    #[must_use]
+    pub fn loop_s(&self) -> f64 {
+        self.parts.iter().map(|part| part.latest.loop_s).sum()
+    }
+
+    #[must_use]
     pub fn metric(&self, name: &str) -> MetricTotal {
         metric_total(self.in_order(), name)
-    }
-
-    // -- one report of all parts
-
-    /// All parts as one report of slot `slot`. None if nothing was reported yet.
-    pub fn merged(
-        &mut self,
-        slot: u32,
-        sequence: u64,
-        with_histograms: bool,
-        with_phases: bool,
-        telling: Telling,
-    ) -> Option<Report> {
-        if self.parts.is_empty() {
-            return None;
-        }
-        let mut report = Report {
-            workflow: self.workflow.clone(),
-            slot,
-            sequence,
-            elapsed_s: self.elapsed_s(),
-            vus: self.vus(),
-            iterations: self.iterations(),
-            checks: self.checks(&[]),
-            metrics: metric_reports(self.in_order(), with_histograms),
-            cpu_s: self.parts.iter().map(|part| part.latest.cpu_s).sum(),
-            loop_lag_s: std::mem::take(&mut self.loop_lag_s),
-            rss_bytes: self.sum(|report| report.rss_bytes),
-            cpu_wait_s: self.parts.iter().map(|part| part.latest.cpu_wait_s).sum(),
-            series_s: 1,
-            ..Report::default()
-        };
-        for part in self.in_order() {
-            report.unknown.adopt(&part.latest.unknown);
-        }
-        let mut unknown = self.unknown_of_steps();
-        let places = self.reported_places();
-        for &place in &places {
-            let step = self.merged_step(place, with_histograms, with_phases);
-            report.steps.extend(step.map(|step| StepReport {
-                unknown: unknown.remove(&place).unwrap_or_default(),
-                ..step
-            }));
-        }
-        self.tell(&mut report, &places, telling);
-        Some(report)
-    }
-
-    /// The steps of the latest reports, in the order in which they come.
-    fn reported_places(&self) -> Vec<usize> {
-        let mut is_known = vec![false; self.steps.len()];
-        let mut found = Vec::new();
-        for &place in self.in_order().flat_map(|part| &part.places) {
-            if let Some(known) = is_known.get_mut(place) {
-                if !std::mem::replace(known, true) {
-                    found.push(place);
-                }
-            }
-        }
-        found
-    }
-
-    fn unknown_of_steps(&self) -> HashMap<usize, Unknown> {
-        let mut found: HashMap<usize, Unknown> = HashMap::new();
-        for part in self.in_order() {
-            for (step, &place) in part.latest.steps.iter().zip(&part.places) {
-                if !step.unknown.is_empty() {
-                    found.entry(place).or_default().adopt(&step.unknown);
-                }
-            }
-        }
-        found
-    }
-
-    fn merged_step(
-        &self,
-        place: usize,
-        with_histograms: bool,
-        with_phases: bool,
-    ) -> Option<StepReport> {
-        let step = self.steps.get(place)?;
-        let latencies = self.in_order().filter_map(|part| part.latency(place));
-        let phases = Phase::ALL.into_iter().map(Phase::name);
-        let phases =
-            phases.filter_map(|name| Some((name.into(), joined(self.phase(place, name))?)));
-        Some(StepReport {
-            name: step.name.clone(),
-            counts: step.counts.clone(),
-            latency: with_histograms.then(|| joined(latencies)).flatten(),
-            phases: with_phases.then(|| phases.collect()),
-            series: Vec::new(),
-            unknown: Unknown::default(),
-        })
-    }
-
-    fn tell(&mut self, report: &mut Report, places: &[usize], telling: Telling) {
-        for step in &mut self.steps {
-            step.series.lose(); // nothing more is heard of the last report
-        }
-        let timed_max = match telling {
-            Telling::Nothing => return,
-            Telling::Newest(count) => count,
-            Telling::Whole(points_max) => points_max / self.steps.len().max(1),
-        };
-        let tier = tier_for(report.elapsed_s);
-        for (told, &place) in report.steps.iter_mut().zip(places) {
-            let Some(step) = self.steps.get_mut(place) else { continue };
-            if let Telling::Newest(_) = telling {
-                told.series = step.series.tell(timed_max);
-                continue;
-            }
-            told.series = step.series.past(tier);
-            if !told.series.is_empty() {
-                report.series_s = width_of(tier);
-            }
-            told.series.extend(step.series.tell_all(timed_max));
-        }
-        if let Telling::Whole(points_max) = telling {
-            report.keep_timed(timed_max);
-            report.keep_points(points_max.saturating_mul(COUNTED_PER_TIMED));
-        }
-    }
-
-    /// The receiver has the seconds of the last merged report.
-    pub fn acknowledge(&mut self) {
-        self.steps.iter_mut().for_each(|step| step.series.take());
-    }
-
-    /// There is a new receiver, which has no seconds yet.
-    pub fn retell(&mut self) {
-        self.steps.iter_mut().for_each(|step| step.series.forget_told());
     }
 
     // -- one attempt

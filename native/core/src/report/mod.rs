@@ -11,6 +11,8 @@ use std::sync::Arc;
 use crate::hist::Histogram;
 
 mod codec;
+mod failures;
+mod failures_codec;
 mod history;
 mod merge;
 mod msgpack;
@@ -20,11 +22,14 @@ mod series;
 mod tests;
 mod thin;
 mod totals;
+mod users;
 
+pub use failures::{FailureLog, FailureRow, Failures, Sample};
 pub use merge::{Merge, Telling};
 pub use series::{tier_for, SeriesValue, CELLS_MAX, TIERS_S};
 pub use thin::shed;
 pub use totals::MetricTotal;
+pub use users::{note as note_users, Users};
 
 /// A histogram in the format of `hist`. A decoded one takes 200 KB, so those that are kept for
 /// long are kept encoded.
@@ -79,6 +84,8 @@ pub struct Counts {
     pub total: u64,
     pub ok: u64,
     pub failed: u64,
+    /// Calls of a step that returned None, as it may: not in `total`.
+    pub none: u64,
     /// Stopped at the deadline: neither ok nor failed.
     pub cut: u64,
     /// Not run because a step it depends on raised.
@@ -105,6 +112,7 @@ impl Counts {
         self.total = with(self.total, other.total);
         self.ok = with(self.ok, other.ok);
         self.failed = with(self.failed, other.failed);
+        self.none = with(self.none, other.none);
         self.cut = with(self.cut, other.cut);
         self.skipped = with(self.skipped, other.skipped);
         self.sent = with(self.sent, other.sent);
@@ -132,13 +140,22 @@ impl Counts {
 
 /// One second of one step, counted from the start of the workflow; in a report with `series_s`
 /// above 1 it may stand for the interval of that width that begins there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Point {
     pub second: u32,
     pub total: u64,
     pub failed: u64,
+    /// Requests that were handed to the kernel within it.
+    pub sent: u64,
     /// None if only the counts were kept.
     pub latency: Option<Encoded>,
+}
+
+impl Point {
+    /// Grows with everything that happens in the second: of two points the larger is the later.
+    fn size(&self) -> u64 {
+        self.total.saturating_add(self.sent)
+    }
 }
 
 pub type Phases = Vec<(Box<str>, Encoded)>;
@@ -149,9 +166,12 @@ pub struct StepReport {
     pub counts: Counts,
     /// Histograms travel about once a second; None means "as last reported".
     pub latency: Option<Encoded>,
+    /// Those of the phases, and the times of cut requests (`recorder::CUT`).
     pub phases: Option<Phases>,
     /// The newest points, by second.
     pub series: Vec<Point>,
+    /// They travel with the phases; None means "as last reported".
+    pub failures: Option<Arc<Failures>>,
     pub unknown: Unknown,
 }
 
@@ -176,6 +196,32 @@ pub struct MetricReport {
     pub distribution: Option<Encoded>,
 }
 
+/// How often and how long one hook held the event loop, for 10 ms or more each time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HoldReport {
+    /// Of the hook, or of another function.
+    pub name: Box<str>,
+    pub count: u64,
+    pub seconds: f64,
+    pub max_s: f64,
+    /// CPU time it used meanwhile.
+    pub cpu_s: f64,
+    /// File and line of the last one.
+    pub location: Box<str>,
+}
+
+impl HoldReport {
+    fn add(&mut self, other: &Self) {
+        self.count = self.count.wrapping_add(other.count);
+        self.seconds += other.seconds;
+        self.max_s = self.max_s.max(other.max_s);
+        self.cpu_s += other.cpu_s;
+        if self.location.is_empty() {
+            self.location.clone_from(&other.location);
+        }
+    }
+}
+
 /// Everything one slot, or one part, of a workflow has counted so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
@@ -185,10 +231,17 @@ pub struct Report {
     pub elapsed_s: f64,
     /// Virtual users now looping.
     pub vus: u64,
+    /// Virtual users over time.
+    pub users: Users,
     pub iterations: u64,
+    /// Iterations in which the test's own code raised.
+    pub raised: u64,
     pub steps: Vec<StepReport>,
     pub checks: Vec<CheckReport>,
     pub metrics: Vec<MetricReport>,
+    pub holds: Vec<HoldReport>,
+    /// How long virtual users ran, summed over executors.
+    pub loop_s: f64,
     /// CPU time of the executor since the workflow began.
     pub cpu_s: f64,
     /// Worst delay of the executor's loop since the last report.
@@ -213,7 +266,8 @@ impl Report {
     /// Finished steps.
     #[must_use]
     pub fn actions(&self) -> u64 {
-        self.steps.iter().map(|step| step.counts.total).fold(0, u64::wrapping_add)
+        let each = self.steps.iter().map(|step| step.counts.total.wrapping_add(step.counts.none));
+        each.fold(0, u64::wrapping_add)
     }
 
     /// Finished steps and iterations: the measure of progress.

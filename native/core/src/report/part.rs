@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::history::{Budget, History};
-use super::{Encoded, MetricReport, Phases, Point, Report, StepReport};
+use super::{Encoded, Failures, MetricReport, Phases, Point, Report, StepReport};
 
 /// The latest that was reported of one step of one part, each with the sequence of its report: a
 /// report without histograms means "as last reported".
@@ -12,6 +12,7 @@ use super::{Encoded, MetricReport, Phases, Point, Report, StepReport};
 struct PartStep {
     latency: Option<(u64, Encoded)>,
     phases: Option<(u64, Phases)>,
+    failures: Option<(u64, Arc<Failures>)>,
     history: History,
 }
 
@@ -46,6 +47,10 @@ impl Part {
         self.steps.get(place)?.phases.as_ref().map(|(_, phases)| phases)
     }
 
+    pub fn failures(&self, place: usize) -> Option<&Arc<Failures>> {
+        self.steps.get(place)?.failures.as_ref().map(|(_, failures)| failures)
+    }
+
     pub fn distribution(&self, metric: &str) -> Option<&Encoded> {
         self.distributions.get(metric).map(|(_, histogram)| histogram)
     }
@@ -71,6 +76,11 @@ impl Part {
         if let Some(phases) = &reported.phases {
             if is_newer(kept.phases.as_ref(), sequence) {
                 kept.phases = Some((sequence, phases.clone()));
+            }
+        }
+        if let Some(failures) = &reported.failures {
+            if is_newer(kept.failures.as_ref(), sequence) {
+                kept.failures = Some((sequence, Arc::clone(failures)));
             }
         }
         let Some(latency) = &reported.latency else { return false };
@@ -118,7 +128,7 @@ impl Part {
 
     // -- reports of this attempt alone
 
-    /// The latest report with its latest histograms, without phases and seconds.
+    /// The latest report with its latest histograms, without phases, seconds and failures.
     pub fn checkpoint(&self) -> Report {
         self.report(|_| (None, Vec::new()))
     }
@@ -135,6 +145,9 @@ impl Part {
             }
             (self.phases(place).cloned(), series)
         });
+        for (step, &place) in report.steps.iter_mut().zip(&self.places) {
+            step.failures = self.failures(place).cloned();
+        }
         report.series_s = series_s;
         report
     }
@@ -149,6 +162,7 @@ impl Part {
                 latency: self.latency(place).cloned(),
                 phases,
                 series,
+                failures: None,
                 unknown: step.unknown.clone(),
             }
         });
@@ -160,6 +174,8 @@ impl Part {
             steps: steps.collect(),
             metrics: metrics.collect(),
             checks: latest.checks.clone(),
+            holds: latest.holds.clone(),
+            users: latest.users.clone(),
             workflow: latest.workflow.clone(),
             unknown: latest.unknown.clone(),
             series_s: 1,

@@ -42,13 +42,13 @@ pub struct Cell {
     pub at_s: u32,
     pub total: u64,
     pub failed: u64,
+    pub sent: u64,
     pub latencies: Vec<Encoded>,
 }
 
 impl Cell {
     fn of(point: &Point) -> Self {
-        let latencies = point.latency.iter().cloned().collect();
-        Self { at_s: point.second, total: point.total, failed: point.failed, latencies }
+        Self::gathered(point.second, std::iter::once(point))
     }
 
     fn gathered<'a>(at_s: u32, points: impl Iterator<Item = &'a Point>) -> Self {
@@ -56,6 +56,7 @@ impl Cell {
         for point in points {
             cell.total = cell.total.wrapping_add(point.total);
             cell.failed = cell.failed.wrapping_add(point.failed);
+            cell.sent = cell.sent.wrapping_add(point.sent);
             cell.latencies.extend(point.latency.iter().cloned());
         }
         cell
@@ -64,7 +65,13 @@ impl Cell {
     fn add(&mut self, other: Self) {
         self.total = self.total.wrapping_add(other.total);
         self.failed = self.failed.wrapping_add(other.failed);
+        self.sent = self.sent.wrapping_add(other.sent);
         self.latencies.extend(other.latencies);
+    }
+
+    /// The cell of a step of which only the requests are shown.
+    pub fn of_requests(self) -> Self {
+        Self { at_s: self.at_s, sent: self.sent, ..Self::default() }
     }
 
     /// The same cell with at most one histogram.
@@ -81,6 +88,7 @@ impl Cell {
             second: cell.at_s,
             total: cell.total,
             failed: cell.failed,
+            sent: cell.sent,
             latency: cell.latencies.pop(),
         }
     }
@@ -107,12 +115,15 @@ pub struct SeriesValue {
     pub at_s: u32,
     pub total: u64,
     pub failed: u64,
+    pub sent: u64,
     pub p50_ms: Option<f64>,
+    pub p90_ms: Option<f64>,
+    pub p95_ms: Option<f64>,
     pub p99_ms: Option<f64>,
 }
 
 /// Cells as values, with the empty intervals from 0 to `until_s` filled in. Cells of the same
-/// interval, from several steps, are merged. A value among `known` with the same total is taken
+/// interval, from several steps, are merged. A value among `known` with the same counts is taken
 /// as it is: an interval only grows, so it did not change.
 pub fn values(
     cells: impl Iterator<Item = Cell>,
@@ -134,10 +145,13 @@ pub fn values(
     while at_s <= last_s {
         while known.next_if(|value| value.at_s < at_s).is_some() {}
         let cell = cells.next_if(|cell| cell.at_s == at_s);
-        let total = cell.as_ref().map_or(0, |cell| cell.total);
-        shown.push(match known.next_if(|value| value.at_s == at_s && value.total == total) {
+        let cell = cell.unwrap_or_default();
+        let is_same = |value: &&SeriesValue| {
+            (value.at_s, value.total, value.sent) == (at_s, cell.total, cell.sent)
+        };
+        shown.push(match known.next_if(is_same) {
             Some(value) => *value,
-            None => value_of(at_s, cell.unwrap_or_default()),
+            None => value_of(at_s, cell),
         });
         at_s += width_s;
     }
@@ -147,15 +161,17 @@ pub fn values(
 #[allow(clippy::cast_precision_loss)]
 fn value_of(at_s: u32, cell: Cell) -> SeriesValue {
     const NS_PER_MS: f64 = 1e6;
-    let (mut p50_ms, mut p99_ms) = (None, None);
+    let mut percentiles_ms = [None; 4];
     if !cell.latencies.is_empty() {
         let histogram = merged(cell.latencies.iter().map(|payload| &**payload));
         if histogram.count() > 0 {
-            p50_ms = Some(histogram.quantile(0.50) as f64 / NS_PER_MS);
-            p99_ms = Some(histogram.quantile(0.99) as f64 / NS_PER_MS);
+            percentiles_ms = [0.50, 0.90, 0.95, 0.99]
+                .map(|quantile| Some(histogram.quantile(quantile) as f64 / NS_PER_MS));
         }
     }
-    SeriesValue { at_s, total: cell.total, failed: cell.failed, p50_ms, p99_ms }
+    let [p50_ms, p90_ms, p95_ms, p99_ms] = percentiles_ms;
+    let Cell { total, failed, sent, .. } = cell;
+    SeriesValue { at_s, total, failed, sent, p50_ms, p90_ms, p95_ms, p99_ms }
 }
 
 /// Whether the receiver of merged reports has a second as it now is.
@@ -227,7 +243,7 @@ impl StepSeries {
                 continue;
             }
             let second = self.open.entry(point.second).or_default();
-            if second.parts.get(&part).is_some_and(|known| known.total >= point.total) {
+            if second.parts.get(&part).is_some_and(|known| known.size() >= point.size()) {
                 continue;
             }
             second.parts.insert(part, point.clone());

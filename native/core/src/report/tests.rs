@@ -20,13 +20,15 @@ fn spread(values_ms: &[u64]) -> Encoded {
 }
 
 fn point(second: u32, total: u64) -> Point {
-    Point { second, total, failed: 0, latency: Some(spread(&vec![5; total as usize])) }
+    let latency = Some(spread(&vec![5; total as usize]));
+    Point { second, total, failed: 0, sent: total + 1, latency }
 }
 
 fn report(slot: u32, sequence: u64, total: u64, series: Vec<Point>) -> Report {
     let counts = Counts {
         total,
         ok: total,
+        none: 2,
         sent: total,
         status_codes: [(200, total)].into(),
         errors: [("reset".to_owned(), 1)].into(),
@@ -43,7 +45,7 @@ fn report(slot: u32, sequence: u64, total: u64, series: Vec<Point>) -> Report {
             name: "hit".into(),
             counts,
             latency: Some(spread(&vec![5; total as usize])),
-            phases: Some(vec![("connect".into(), spread(&[1]))]),
+            phases: Some(vec![("connect".into(), spread(&[1])), ("cut".into(), spread(&[7]))]),
             series,
             ..StepReport::default()
         }],

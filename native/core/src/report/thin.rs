@@ -2,6 +2,7 @@
 //! seconds go first; counts always stay.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::series::{start_of, widened, TIERS_S};
 use super::Report;
@@ -13,6 +14,8 @@ const COUNTED_POINTS_MAX: usize = 40_000;
 /// and 40 without.
 const TIMED_POINTS_OF_ALL: usize = 64_000;
 const COUNTED_POINTS_OF_ALL: usize = 400_000;
+/// Failures of all steps and parts of a workflow together.
+const FAILURES_BYTES_OF_ALL: usize = 2 << 20;
 
 impl Report {
     /// Keeps the histograms of the newest `timed_max` points of each step, and the counts of all.
@@ -57,22 +60,34 @@ impl Report {
         self.keep_timed(timed_max.saturating_mul(self.width_for(counted_max) as usize));
         self.keep_points(counted_max);
         self.keep_timed(timed_max);
+        self.bound_failures(FAILURES_BYTES_OF_ALL / parts / steps);
+    }
+
+    /// Keeps as much of the failures of each step as fits into `bytes_max`.
+    fn bound_failures(&mut self, bytes_max: usize) {
+        for failures in self.steps.iter_mut().filter_map(|step| step.failures.as_mut()) {
+            if failures.size_hint() > bytes_max {
+                Arc::make_mut(failures).bound(bytes_max);
+            }
+        }
     }
 }
 
 type Shed = fn(&mut Report);
 
 /// What is taken out of reports that are too long, in this order.
-const SHEDDING: [Shed; 7] = [
+const SHEDDING: [Shed; 9] = [
     |report| report.keep_timed(300),
     |report| report.keep_timed(60),
     |report| report.keep_timed(15),
+    |report| report.bound_failures(4_000),
     |report| report.keep_timed(0),
     |report| report.steps.iter_mut().for_each(|step| step.phases = None),
     |report| {
         report.steps.iter_mut().for_each(|step| step.latency = None);
         report.metrics.iter_mut().for_each(|metric| metric.distribution = None);
     },
+    |report| report.steps.iter_mut().for_each(|step| step.failures = None),
     |report| report.steps.iter_mut().for_each(|step| step.series.clear()),
 ];
 

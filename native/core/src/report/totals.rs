@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::part::Part;
-use super::{joined, merged, CheckReport, Encoded, MetricReport};
+use super::{joined, merged, CheckReport, Encoded, HoldReport, MetricReport};
 use crate::hist::Histogram;
 
 /// A custom metric over all parts.
@@ -41,6 +41,18 @@ pub(super) fn check_totals<'a>(
         }
     }
     merged
+}
+
+/// Who held the loops, in the order in which they were reported.
+pub(super) fn hold_totals<'a>(parts: impl Iterator<Item = &'a Part>) -> Vec<HoldReport> {
+    let mut found: Vec<HoldReport> = Vec::new();
+    for hold in parts.flat_map(|part| &part.latest.holds) {
+        match found.iter_mut().find(|known| known.name == hold.name) {
+            Some(known) => known.add(hold),
+            None => found.push(hold.clone()),
+        }
+    }
+    found
 }
 
 pub(super) fn metric_total<'a>(
