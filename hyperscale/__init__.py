@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from hyperscale.nodes.manager import ManagerServer
     from hyperscale.nodes.worker import WorkerServer
     from hyperscale.runner import LocalRunner
+    from hyperscale.testing.parameters import Param
 
 __all__ = [
     "HyperscaleClient",
     "JobSubmission",
     "LocalRunner",
     "ManagerServer",
+    "Param",
     "Provide",
     "Use",
     "WorkerServer",
@@ -51,6 +53,7 @@ _HOMES = {
     "JobSubmission": "hyperscale.client.submission",
     "LocalRunner": "hyperscale.runner",
     "ManagerServer": "hyperscale.nodes.manager",
+    "Param": "hyperscale.testing.parameters",
     "WorkerServer": "hyperscale.nodes.worker",
 }
 

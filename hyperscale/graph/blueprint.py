@@ -13,7 +13,7 @@ from hyperscale.graph.planning import plan_workflow, wrap_default
 from hyperscale.graph.reading import RECORDED, ReadHook, read
 from hyperscale.graph.static_steps import NotStatic, StaticCall
 from hyperscale.graph.workflow import Workflow
-from hyperscale.plan import MetricKind, StepKind, WorkflowPlan
+from hyperscale.plan import MetricKind, Per, StepKind, WorkflowPlan
 from hyperscale.plan.dag import layers
 from hyperscale.testing import OptimizedArg
 
@@ -35,6 +35,7 @@ class Hook:
     static: StaticCall | NotStatic
     protocol: str | None  # the client that returns its result; None if it calls none
     owes: str | None = None  # the type that each call of a test step must return
+    per: Per = Per.WORKFLOW  # of a setup or teardown hook
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Blueprint:
             return NotStatic.JUDGED
         if self.plan.interval_s is not None:
             return NotStatic.PACED
-        if self.setups:
+        if self.setups or any(hook.per is Per.VU for hook in self.teardowns):
             return NotStatic.SET_UP
         return next((step for step in steps if isinstance(step, NotStatic)), None)
 
@@ -79,8 +80,11 @@ def blueprint(
     `files` has the content of `File` defaults that were sent, by their path as written; other
     files are read from the paths in the plan.
     """
-    reading = read(cls)
-    plan = plan_workflow(reading) if plan is None else plan
+    reading = read(cls, is_planned=plan is not None)
+    if plan is None:
+        plan = plan_workflow(reading)
+    else:
+        reading = reading.with_kinds({step.name: step.kind for step in plan.steps})
     insight = analyse(reading)
     hooks = {}
     for hook in reading.hooks:
@@ -106,6 +110,7 @@ def blueprint(
             static=seen.static,
             protocol=getattr(hook.result, "protocol", None),
             owes=hook.result.__name__ if owes and hook.result else None,
+            per=hook.per,
         )
     return Blueprint(
         workflow=cls,

@@ -18,11 +18,12 @@ from typing import (
     TypeAlias,
     TypeVar,
     cast,
+    get_args,
     overload,
 )
 
 from hyperscale.errors import InputError
-from hyperscale.plan import MetricKind, StateKind
+from hyperscale.plan import MetricKind, Per, StateKind
 
 if TYPE_CHECKING:
     from hyperscale.graph.workflow import Workflow
@@ -37,6 +38,11 @@ Accept: TypeAlias = int | Collection[int] | Callable[[int], bool]
 """Statuses of 400 or more that are not failures: one, several, or a function of the status."""
 
 MetricKindName: TypeAlias = Literal["count", "rate", "gauge", "distribution", "timer", "sample"]
+PerName: TypeAlias = Literal["workflow", "executor", "vu"]
+
+
+Decorator: TypeAlias = Literal["step", "action", "check", "metric", "state", "setup", "teardown"]
+DECORATORS: tuple[str, ...] = get_args(Decorator)
 
 
 class StateMark:
@@ -56,13 +62,14 @@ class Declared:
 
     def __init__(
         self,
-        decorator: Literal["step", "action", "check", "metric", "state", "setup", "teardown"],
+        decorator: Decorator,
         function: Callable[..., Any],
         *,
         after: tuple[object, ...] = (),
         accept: object = None,
         metric_kind: object = None,
         workflows: tuple[object, ...] = (),
+        per: object = Per.WORKFLOW,
     ) -> None:
         self.decorator = decorator
         self.function = function
@@ -70,6 +77,7 @@ class Declared:
         self.accept = accept
         self.metric_kind = metric_kind
         self.workflows = workflows
+        self.per = per
         self.name: str = getattr(function, "__name__", "")
         self.__doc__ = getattr(function, "__doc__", None)
 
@@ -181,14 +189,28 @@ def state(*workflows: str) -> Callable[[F], F]:
     return lambda function: _typed_as_method(DeclaredState("state", function, workflows=workflows))
 
 
-def setup() -> Callable[[F], F]:
-    """Declare a hook that runs once per slot of the workflow, before its virtual users start."""
-    return lambda function: _typed_as_method(Declared("setup", function))
+def setup(per: PerName = "workflow") -> Callable[[F], F]:
+    """Declare a hook that runs before the virtual users start.
+
+    - `per="workflow"` (the default): once for the workflow, wherever it runs. What it puts into
+      `self.context` is the context that every virtual user starts with.
+    - `per="executor"`: once in each process of the workflow, for pools and the like. Attributes
+      that it sets on `self` are there for all virtual users of the process.
+    - `per="vu"`: once for each virtual user, such as a login. Attributes that it sets on `self`
+      belong to this user.
+    """
+    _refuse_bare("setup", (per,))
+    return lambda function: _typed_as_method(Declared("setup", function, per=per))
 
 
-def teardown() -> Callable[[F], F]:
-    """Declare a hook that runs once per slot of the workflow, after its virtual users ended."""
-    return lambda function: _typed_as_method(Declared("teardown", function))
+def teardown(per: PerName = "workflow") -> Callable[[F], F]:
+    """Declare a hook that runs after the virtual users have ended; `per` is that of `@setup`.
+
+    With `per="workflow"` it runs once, on any worker, after the last part of the workflow, and
+    finds in `self.context` what setup left there.
+    """
+    _refuse_bare("teardown", (per,))
+    return lambda function: _typed_as_method(Declared("teardown", function, per=per))
 
 
 def depends(*workflows: str) -> Callable[[W], W]:

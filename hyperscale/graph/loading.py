@@ -13,6 +13,7 @@ import sysconfig
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -46,7 +47,7 @@ def load_module(path: str | Path) -> ModuleType:
         sys.modules.pop(name, None)
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise _translated(error, file) from error
+        raise import_error(error, file) from error
     return module
 
 
@@ -158,14 +159,22 @@ def _read(file: Path) -> bytes:
 
 def _compile(source: bytes, file: Path) -> CodeType:
     try:
+        source.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = source.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{display_path(file)}:{line}: not UTF-8: byte 0x{source[error.start]:02x}",
+            hint="save the file as UTF-8",
+        ) from None
+    try:
         return compile(source, str(file), "exec", dont_inherit=True)
     except SyntaxError as error:
-        raise _translated(error, file) from error
+        raise import_error(error, file) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise InputError(f"{display_path(file)}: not Python source: {error}") from error
 
 
-def _translated(error: BaseException, file: Path) -> InputError:
+def import_error(error: BaseException, file: Path) -> InputError:
     """Return the error that user code raised while it was imported, with its place."""
     place = _place(error, file)
     if isinstance(error, HyperscaleError):  # from one of our decorators or types
@@ -209,6 +218,11 @@ def _is_ours(name: str) -> bool:
 
 def is_installed(file: Path) -> bool:
     """Return True if the file belongs to the standard library or an installed package."""
+    return any(file.resolve().is_relative_to(home) for home in _library_homes())
+
+
+@cache
+def _library_homes() -> frozenset[Path]:
     paths = sysconfig.get_paths()
-    homes = {Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return any(file.resolve().is_relative_to(home) for home in homes)
+    keys = ("stdlib", "platstdlib", "purelib", "platlib")
+    return frozenset(Path(paths[key]).resolve() for key in keys)

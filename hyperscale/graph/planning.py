@@ -5,6 +5,7 @@ workflows that run.
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +14,27 @@ import msgspec
 
 from hyperscale.errors import InputError
 from hyperscale.graph.analysis import literal_urls
-from hyperscale.graph.reading import ReadHook, Reading, ReadParameter, read
+from hyperscale.graph.reading import RECORDED, ReadHook, Reading, ReadParameter, read
 from hyperscale.graph.settings import read_settings
 from hyperscale.graph.validation import validate
 from hyperscale.graph.workflow import Workflow
-from hyperscale.plan import MetricPlan, Plan, StateKind, StatePlan, StepPlan, WorkflowPlan
+from hyperscale.plan import (
+    MetricPlan,
+    Plan,
+    StateKind,
+    StatePlan,
+    StepPlan,
+    ThresholdPlan,
+    WorkflowPlan,
+)
 from hyperscale.plan.dag import ancestors, layers
+from hyperscale.plan.thresholds import Threshold, parse_threshold
 from hyperscale.testing import File, OptimizedArg
 from hyperscale.testing.arguments import FileContent, UrlValue
+
+_THRESHOLD = re.compile(
+    r"(?:(?P<workflow>\w+):)?(?P<name>[^<>=:]+?)\s*(?P<limit>[<>=].*)", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +44,7 @@ class Overrides:
     vus: object = None
     duration: object = None
     only: Sequence[str] = ()
+    thresholds: Sequence[str] = ()  # as "Shop:pay.p99<250ms"
 
 
 def build_plan(
@@ -49,6 +64,17 @@ def build_plan(
         chosen, added = _choose(workflows, overrides.only)
         warnings += added
         workflows = [workflow for workflow in workflows if workflow.name in chosen]
+    given: set[tuple[str, str]] = set()
+    for text in overrides.thresholds:
+        owner, threshold = _find_threshold(workflows, text)
+        if (owner.name, threshold.name) in given:
+            raise InputError(
+                f"--threshold {text!r}: {owner.name} was given another {threshold.name!r}",
+                hint="give each threshold once",
+            )
+        given.add((owner.name, threshold.name))
+        changed = _with_threshold(owner, threshold)
+        workflows = [changed if workflow is owner else workflow for workflow in workflows]
     return Plan(file=str(file), workflows=tuple(workflows), warnings=tuple(warnings))
 
 
@@ -64,7 +90,16 @@ def plan_workflow(reading: Reading, overrides: Overrides | None = None) -> Workf
         if hook.kind is None:
             continue
         layer = level.get(hook.name, max((level[name] for name in hook.after), default=0))
-        steps.append(StepPlan(name=hook.name, kind=hook.kind, after=hook.after, layer=layer))
+        steps.append(
+            StepPlan(
+                name=hook.name,
+                kind=hook.kind,
+                after=hook.after,
+                layer=layer,
+                per=hook.per,
+                where=hook.where.partition(": ")[0],
+            )
+        )
     return msgspec.structs.replace(
         settings,
         is_test=reading.is_test,
@@ -142,6 +177,53 @@ def _hosts(reading: Reading, files: Mapping[str, str]) -> tuple[str, ...]:
                 if isinstance(value, UrlValue):
                     hosts[value.authority] = None
     return tuple(hosts)
+
+
+def _find_threshold(workflows: Sequence[WorkflowPlan], text: str) -> tuple[WorkflowPlan, Threshold]:
+    """Return a threshold of the command line, and the one workflow that can have it."""
+    where = f"--threshold {text!r}"
+    match = _THRESHOLD.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"{where}: not a threshold", hint='as "pay.p99<250ms" or "errors<1%"')
+    owner, name, limit = match["workflow"], match["name"], match["limit"]
+    named = [workflow for workflow in workflows if owner in (None, workflow.name)]
+    if not named:
+        known = ", ".join(workflow.name for workflow in workflows)
+        raise InputError(f"{where}: no workflow is called {owner!r}", hint=f"there is {known}")
+    fitting, problem = [], None
+    for workflow in named:
+        try:
+            fitting.append((workflow, _parse_flag(workflow, name, limit, where=where)))
+        except InputError as error:
+            problem = problem or error
+    if problem is not None and not fitting:
+        raise problem
+    if len(fitting) > 1:
+        names = ", ".join(workflow.name for workflow, _ in fitting)
+        raise InputError(
+            f"{where}: {names} could have it", hint=f'name one: "{fitting[0][0].name}:{text}"'
+        )
+    return fitting[0]
+
+
+def _with_threshold(workflow: WorkflowPlan, threshold: Threshold) -> WorkflowPlan:
+    """Return the workflow with a further threshold, or another limit for one that it has."""
+    name, limit = threshold.name, threshold.limit
+    thresholds = {each.name: each for each in workflow.thresholds}
+    # A replaced threshold keeps its place, and whether it aborts the run.
+    plan = thresholds.get(name, ThresholdPlan(name=name, limit=limit))
+    thresholds[name] = msgspec.structs.replace(plan, limit=limit)
+    return msgspec.structs.replace(workflow, thresholds=tuple(thresholds.values()))
+
+
+def _parse_flag(workflow: WorkflowPlan, name: str, limit: str, *, where: str) -> Threshold:
+    return parse_threshold(
+        name,
+        limit,
+        where=where,
+        steps=[step.name for step in workflow.steps if step.kind in RECORDED],
+        metrics={metric.name: metric.kind for metric in workflow.metrics},
+    )
 
 
 def _choose(workflows: Sequence[WorkflowPlan], only: Sequence[str]) -> tuple[set[str], list[str]]:

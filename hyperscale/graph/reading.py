@@ -7,7 +7,7 @@ itself; `graph.validation` checks whether the methods fit together.
 import inspect
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FunctionType
@@ -22,10 +22,12 @@ from hyperscale.graph.annotations import (
     resolve,
 )
 from hyperscale.graph.hooks import Declared
+from hyperscale.graph.returns import returned
+from hyperscale.graph.source import attribute_lines, class_node
 from hyperscale.graph.workflow import Workflow
-from hyperscale.plan import MetricKind, StateKind, StepKind
+from hyperscale.plan import MetricKind, Per, StateKind, StepKind
 from hyperscale.plan.dag import ancestors
-from hyperscale.testing import CallResult, CustomResult, OptimizedArg
+from hyperscale.testing import CallResult, CustomResult, HTTPResponse, OptimizedArg
 
 STEPS = (StepKind.TEST, StepKind.ACTION)
 RECORDED = (*STEPS, StepKind.SETUP, StepKind.TEARDOWN)
@@ -63,6 +65,11 @@ class ReadHook:
     accept: Callable[[int], bool] | None
     metric_kind: MetricKind | None
 
+    @property
+    def per(self) -> Per:
+        """How often a setup or teardown hook runs. Raises ValueError if it is not valid."""
+        return Per(self.declared.per)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
@@ -78,7 +85,18 @@ class Reading:
 
     @property
     def where(self) -> str:
-        return f"{self.file}: {self.name}"
+        """The place of the class, for messages: "shop.py:4: Shop"."""
+        node = class_node(self.cls)
+        line = f":{node.lineno}" if node is not None else ""
+        return f"{self.file}{line}: {self.name}"
+
+    def at(self, attribute: str) -> str:
+        """The place of an attribute, for messages: "shop.py:7: Shop.vus"."""
+        owner = owner_of(self.cls, attribute)
+        line = attribute_lines(owner).get(attribute)
+        if line is None:
+            return f"{self.where}.{attribute}"
+        return f"{file_of(owner)}:{line}: {self.name}.{attribute}"
 
     @property
     def is_test(self) -> bool:
@@ -87,6 +105,17 @@ class Reading:
     @property
     def states(self) -> tuple[ReadHook, ...]:
         return tuple(hook for hook in self.hooks if hook.state is not None)
+
+    def with_kinds(self, kinds: Mapping[str, StepKind]) -> "Reading":
+        """Return the reading with the kinds that were decided where the test was written."""
+        hooks = []
+        for hook in self.hooks:
+            kind = kinds.get(hook.name, hook.kind)
+            result = hook.result
+            if kind is StepKind.TEST and result is None:
+                result = HTTPResponse  # it returns a client call, which its source shows
+            hooks.append(replace(hook, kind=kind, result=result))
+        return replace(self, hooks=tuple(hooks))
 
     def step_order(self) -> dict[str, tuple[str, ...]]:
         """Return the names of the steps that each step waits for."""
@@ -112,14 +141,17 @@ class Reading:
         )
 
 
-def read(cls: type[Workflow]) -> Reading:
-    """Read a class; its hooks are in the order in which they were written."""
+def read(cls: type[Workflow], *, is_planned: bool = False) -> Reading:
+    """Read a class; its hooks are in the order in which they were written.
+
+    A class that is planned may have a return annotation that cannot be resolved: where the test
+    was written it could, and a class that was sent by value lacks names that only annotate.
+    """
     if not isinstance(cls, type) or not issubclass(cls, Workflow) or cls is Workflow:
         raise InputError(f"{cls!r} is not a workflow", hint="give a class derived from Workflow")
-    path = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    file = display_path(path) if path else cls.__module__
+    file = file_of(cls)
     found, dropped = hooks_of(cls)
-    hooks = [_read_hook(cls, file, name, declared) for name, declared in found.items()]
+    hooks = [_read_hook(cls, file, name, declared, is_planned) for name, declared in found.items()]
     steps = {hook.name for hook in hooks if hook.kind in STEPS}
     return Reading(
         cls=cls,
@@ -133,6 +165,18 @@ def read(cls: type[Workflow]) -> Reading:
         depends=_names(cls._depends, where=f"{file}: {cls.__name__}: @depends"),
         dropped=dropped,
     )
+
+
+def file_of(cls: type) -> str:
+    """Return the file of a class as shown in messages."""
+    path = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return display_path(path) if path else cls.__module__
+
+
+def owner_of(cls: type, attribute: str) -> type:
+    """Return the class whose body sets the attribute that `cls` has, or `cls` itself."""
+    bases = [base for base in cls.__mro__ if base is not Workflow]
+    return next((base for base in bases if attribute in vars(base)), cls)
 
 
 def display_path(path: str | Path) -> str:
@@ -161,7 +205,9 @@ def hooks_of(cls: type[Workflow]) -> tuple[dict[str, Declared], tuple[str, ...]]
     return found, tuple(dropped)
 
 
-def _read_hook(cls: type[Workflow], file: str, name: str, declared: Declared) -> ReadHook:
+def _read_hook(
+    cls: type[Workflow], file: str, name: str, declared: Declared, is_planned: bool
+) -> ReadHook:
     function = declared.function
     decorator = f"@{declared.decorator}"
     innermost = function
@@ -182,7 +228,7 @@ def _read_hook(cls: type[Workflow], file: str, name: str, declared: Declared) ->
         )
     hints = resolve(function, cls)
     said = meaning(hints.get("return"))
-    if isinstance(hints.get("return"), UnresolvedAnnotation):
+    if isinstance(hints.get("return"), UnresolvedAnnotation) and not is_planned:
         unresolved: UnresolvedAnnotation = hints["return"]
         raise InputError(
             f"{where}: the return annotation {unresolved.text!r} cannot be read: "
@@ -192,6 +238,9 @@ def _read_hook(cls: type[Workflow], file: str, name: str, declared: Declared) ->
     kind = None
     if declared.decorator != "state":
         kind = said.kind if declared.decorator == "step" else StepKind(declared.decorator)
+    says_nothing = hints.get("return") in (None, Any, object)
+    if declared.decorator == "step" and says_nothing and returned(function, cls).response:
+        kind, said = StepKind.TEST, replace(said, result=HTTPResponse)
     if kind is None and said.state is None:
         raise InputError(
             f"{where}: {decorator} needs a return annotation",
@@ -263,8 +312,17 @@ def _parameters(
     function: Callable[..., Any], hints: dict[str, Any], where: str
 ) -> tuple[ReadParameter, ...]:
     own, *rest = inspect.signature(function).parameters.values() or (None,)
-    if own is None or own.kind not in (own.POSITIONAL_ONLY, own.POSITIONAL_OR_KEYWORD):
-        raise InputError(f"{where}: the first parameter must be self")
+    if (
+        own is None
+        or own.kind not in (own.POSITIONAL_ONLY, own.POSITIONAL_OR_KEYWORD)
+        or own.default is not own.empty
+        or optimized_kind(hints.get(own.name)) is not None
+        or meaning(hints.get(own.name)).result is not None
+    ):
+        raise InputError(
+            f"{where}: the first parameter must be self",
+            hint=f"write `{function.__name__}(self, …)`",
+        )
     parameters = []
     for parameter in rest:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

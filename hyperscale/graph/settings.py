@@ -1,6 +1,5 @@
 """Reads the attributes of a workflow class: `vus`, `duration`, `thresholds` and the others."""
 
-import difflib
 import re
 from collections.abc import Collection
 from enum import Enum
@@ -11,7 +10,7 @@ from hyperscale.errors import InputError
 from hyperscale.graph.annotations import closure_of
 from hyperscale.graph.hooks import Declared
 from hyperscale.graph.reading import RECORDED, Reading
-from hyperscale.graph.workflow import COMING_ATTRIBUTES, Workflow
+from hyperscale.graph.workflow import COMING_ATTRIBUTES, VU_ATTRIBUTES, Workflow
 from hyperscale.plan import Connections, Priority, WorkflowPlan
 from hyperscale.plan.thresholds import threshold_plans
 
@@ -23,48 +22,57 @@ ITERATIONS_MAX = 2**53
 # Bounded, because Python refuses to parse numbers of many thousands of digits.
 _WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
 
-_TAKEN = frozenset(dir(Workflow)) | frozenset(Workflow.__annotations__)
+TAKEN = frozenset(dir(Workflow)) | frozenset(Workflow.__annotations__)
 ATTRIBUTES = tuple(
     name
     for name in Workflow.__annotations__
-    if name in vars(Workflow) and name not in ("abstract", "_depends")
+    if name in vars(Workflow) and name != "abstract" and not name.startswith("_")
 )
 """The attributes that configure a run."""
 
 
 def read_settings(reading: Reading, *, vus: object = None, duration: object = None) -> WorkflowPlan:
     """Return a plan with the attributes of the class; `vus` and `duration` replace its own."""
-    cls, where = reading.cls, reading.where
+    cls, at = reading.cls, reading.at
     _refuse_unknown(reading)
-    vus_at, vus = (f"{where}.vus", cls.vus) if vus is None else ("--vus", vus)
-    duration_at = f"{where}.duration" if duration is None else "--duration"
+    vus_at, vus = (at("vus"), cls.vus) if vus is None else ("--vus", vus)
+    duration_at = at("duration") if duration is None else "--duration"
     return WorkflowPlan(
         name=reading.name,
         vus=parse_count(vus, where=vus_at, most=VUS_MAX),
         duration_s=parse_duration_s(
             cls.duration if duration is None else duration, where=duration_at
         ),
-        timeout_s=parse_duration_s(cls.timeout, where=f"{where}.timeout"),
-        priority=_parse_choice(Priority, cls.priority, where=f"{where}.priority"),
+        timeout_s=parse_duration_s(cls.timeout, where=at("timeout")),
+        grace_s=_parse_grace(cls.grace, where=at("grace")),
+        priority=_parse_choice(Priority, cls.priority, where=at("priority")),
         interval_s=(
-            None
-            if cls.interval is None
-            else parse_duration_s(cls.interval, where=f"{where}.interval")
+            None if cls.interval is None else parse_duration_s(cls.interval, where=at("interval"))
         ),
         iterations=(
             None
             if cls.iterations is None
-            else parse_count(cls.iterations, where=f"{where}.iterations", most=ITERATIONS_MAX)
+            else parse_count(cls.iterations, where=at("iterations"), most=ITERATIONS_MAX)
         ),
-        connections=_parse_choice(Connections, cls.connections, where=f"{where}.connections"),
-        tags=_parse_tags(cls.tags, where=f"{where}.tags"),
+        connections=_parse_choice(Connections, cls.connections, where=at("connections")),
+        tags=_parse_tags(cls.tags, where=at("tags")),
         thresholds=threshold_plans(
             cls.thresholds,
-            where=f"{where}.thresholds",
+            where=at("thresholds"),
             steps=[hook.name for hook in reading.hooks if hook.kind in RECORDED],
             metrics={hook.name: hook.metric_kind for hook in reading.hooks if hook.metric_kind},
         ),
+        allow_failures=_parse_flag(cls.allow_failures, where=at("allow_failures")),
     )
+
+
+def _parse_grace(value: object, *, where: str) -> float | None:
+    if isinstance(value, str) and value.strip().lower() == "longest":
+        return None
+    try:
+        return parse_duration_s(value, where=where, least_s=0.0)
+    except InputError as error:
+        raise InputError(error.message, hint=f'{error.hint}, or as "longest"') from error
 
 
 def parse_count(value: object, *, where: str, most: int) -> int:
@@ -90,6 +98,12 @@ def _parse_choice(options: type[E_], value: object, *, where: str) -> E_:
     raise InputError(f"{where}: {value!r} is unknown", hint=f"choose from {choices}")
 
 
+def _parse_flag(value: object, *, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{where}: {value!r} is neither True nor False")
+    return value
+
+
 def _parse_tags(value: object, *, where: str) -> tuple[str, ...]:
     if isinstance(value, str | bytes) or not isinstance(value, Collection):
         raise InputError(f"{where}: {value!r} is not a list of texts", hint='write ["smoke"]')
@@ -101,27 +115,28 @@ def _parse_tags(value: object, *, where: str) -> tuple[str, ...]:
 
 
 def _refuse_unknown(reading: Reading) -> None:
-    for name, value in _own_attributes(reading).items():
-        if name in ("client", "context"):
+    for name, value in own_attributes(reading).items():
+        if name in VU_ATTRIBUTES:
+            near = {"vu": "vus", "iteration": "iterations"}.get(name)
             raise InputError(
-                f"{reading.where}.{name}: {name!r} is what a run gives to every virtual user",
-                hint="use another name",
+                f"{reading.at(name)}: {name!r} is what a run gives to every virtual user",
+                hint="use another name" + (f"; the setting is {near!r}" if near else ""),
             )
         if isinstance(value, Declared):
-            if name in _TAKEN:
+            if name in TAKEN:
                 raise InputError(
-                    f"{reading.where}.{name}: a @{value.decorator}() cannot be called {name!r}, "
+                    f"{reading.at(name)}: a @{value.decorator}() cannot be called {name!r}, "
                     "which every workflow has already",
                     hint="rename the method",
                 )
         elif hidden := _hidden_hook(value):
             raise InputError(
-                f"{reading.where}.{name}: another decorator hides its @{hidden.decorator}()",
+                f"{reading.at(name)}: another decorator hides its @{hidden.decorator}()",
                 hint=f"put @{hidden.decorator}() above it",
             )
-        elif name in COMING_ATTRIBUTES and not _is_method(value):
+        elif name in COMING_ATTRIBUTES and not is_method(value):
             raise InputError(
-                f"{reading.where}.{name}: {name!r} is not supported yet",
+                f"{reading.at(name)}: {name!r} is not supported yet",
                 hint="remove it: it has no effect",
             )
 
@@ -132,22 +147,8 @@ def _hidden_hook(value: object) -> Declared | None:
     return next((one for one in inner if isinstance(one, Declared)), None)
 
 
-def misspelt(reading: Reading) -> list[str]:
-    """Return warnings for attributes whose names are close to a known one."""
-    known = (*ATTRIBUTES, "abstract")
-    found = []
-    for name, value in _own_attributes(reading).items():
-        if name.startswith("_") or name in _TAKEN or _is_method(value):
-            continue
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-        if near and not isinstance(value, Declared):
-            found.append(
-                f"{reading.where}.{name}: not an attribute of a run; did you mean {near[0]!r}?"
-            )
-    return found
-
-
-def _own_attributes(reading: Reading) -> dict[str, Any]:
+def own_attributes(reading: Reading) -> dict[str, Any]:
+    """Return the attributes of a class and its bases, without those of `Workflow`."""
     attributes: dict[str, Any] = {}
     for base in reversed(reading.cls.__mro__):
         if base not in (object, Workflow):
@@ -155,5 +156,6 @@ def _own_attributes(reading: Reading) -> dict[str, Any]:
     return attributes
 
 
-def _is_method(value: object) -> bool:
+def is_method(value: object) -> bool:
+    """Return True for what reads as code: functions, properties and their kin."""
     return callable(value) or isinstance(value, property | staticmethod | classmethod)

@@ -31,7 +31,7 @@ class NotStatic(Enum):
     NO_STEPS = "it has no steps"
     JUDGED = "it has checks or metrics, which run after every iteration"
     PACED = "it has an interval between iterations"
-    SET_UP = "it has setup hooks, whose cookies and connections the first user keeps"
+    SET_UP = "it has setup hooks, or teardown hooks of users, whose cookies and connections count"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,21 @@ The first error raises an InputError that names file, class and method; what is 
 a mistake becomes a warning.
 """
 
+import ast
 import difflib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 
 from hyperscale.errors import InputError
 from hyperscale.graph.analysis import may_fill_context
-from hyperscale.graph.reading import ReadHook, Reading
-from hyperscale.graph.settings import misspelt, read_settings
-from hyperscale.plan import StateKind, StepKind
+from hyperscale.graph.hooks import DECORATORS, Declared
+from hyperscale.graph.reading import ReadHook, Reading, file_of
+from hyperscale.graph.returns import Returned, returned
+from hyperscale.graph.settings import read_settings
+from hyperscale.graph.source import class_node, first_line
+from hyperscale.graph.spelling import refuse_misspelt
+from hyperscale.graph.workflow import Workflow
+from hyperscale.plan import Per, StateKind, StepKind
 from hyperscale.plan.dag import find_cycle
 
 
@@ -32,7 +38,23 @@ def validate(readings: Sequence[Reading]) -> list[str]:
     _validate_depends(by_name)
     for reading in readings:
         warnings += _validate_states(reading, by_name)
+    _refuse_measuring_nothing(readings)
     return warnings
+
+
+def _refuse_measuring_nothing(readings: Sequence[Reading]) -> None:
+    """Refuse a test without any test step, unless all it does is declared as actions."""
+    if any(reading.is_test for reading in readings):
+        return
+    for reading in readings:
+        for hook in reading.hooks:
+            if hook.declared.decorator == "step" and hook.kind is StepKind.ACTION:
+                raise InputError(
+                    f"{hook.where}: no step of the test returns a result, so nothing would be "
+                    "measured",
+                    hint="return the response of a client call, as `return await "
+                    "self.client.http.get(url)`, or mark the steps @action() if they only prepare",
+                )
 
 
 # --- one class ---------------------------------------------------------------------------
@@ -44,19 +66,21 @@ def _validate_class(reading: Reading, by_name: Mapping[str, Reading]) -> list[st
             f"{reading.where}: a workflow without a step has nothing to run",
             hint="mark an async method with @step()",
         )
+    _refuse_replaced_hooks(reading)
+    refuse_misspelt(reading)
     read_settings(reading)
     _validate_constructor(reading)
     for hook in reading.hooks:
-        _validate_hook(hook)
+        _validate_hook(reading, hook)
         _validate_after(reading, hook, by_name)
     if cycle := find_cycle(reading.step_order()):
         raise InputError(
             f"{reading.where}: steps wait for each other: {' -> '.join(cycle)}",
             hint="take one of these names out of its @step(…)",
         )
-    warnings = misspelt(reading)
-    warnings += [
-        f"{reading.where}.{name}: replaces a decorated method of a base and is not decorated "
+    _refuse_running_once(reading)
+    warnings = [
+        f"{reading.at(name)}: replaces a decorated method of a base and is not decorated "
         "itself, so it does not run"
         for name in reading.dropped
     ]
@@ -65,10 +89,55 @@ def _validate_class(reading: Reading, by_name: Mapping[str, Reading]) -> list[st
         if hook.declared.decorator == "step" and hook.kind is StepKind.ACTION:
             warnings.append(
                 f"{hook.where}: its return annotation is no result type, so it is an action: not "
-                "measured as a test, and alone it gets one core (annotate it -> HTTPResponse, or "
-                "mark it @action())"
+                "measured as a test, and alone it gets one core (return the response of a client "
+                "call, or mark it @action())"
             )
     return warnings
+
+
+def _refuse_replaced_hooks(reading: Reading) -> None:
+    """Refuse two hooks of one name in one class: the second replaces the first without a word."""
+    for base in reading.cls.__mro__:
+        node = class_node(base)
+        if base in (object, Workflow) or node is None:
+            continue
+        methods: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+        for method in node.body:
+            if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            first = methods.setdefault(method.name, method)
+            is_hook = isinstance(vars(base).get(method.name), Declared) or _looks_decorated(first)
+            if first is not method and is_hook:
+                raise InputError(
+                    f"{file_of(base)}:{first_line(method)}: {base.__name__}.{method.name}: "
+                    f"replaces the {method.name} of line {first_line(first)}, which never runs",
+                    hint="give each its own name",
+                )
+
+
+def _looks_decorated(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return True if one of the decorators has the name of one of ours."""
+    for decorator in method.decorator_list:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        name = getattr(called, "id", None) or getattr(called, "attr", None)
+        if name in DECORATORS:
+            return True
+    return False
+
+
+def _refuse_running_once(reading: Reading) -> None:
+    """Refuse a class whose steps make requests, but would run once because none is measured."""
+    if reading.is_test or reading.cls.iterations is not None:
+        return
+    for hook in reading.hooks:
+        is_step = hook.declared.decorator == "step"
+        if is_step and returned(hook.function, reading.cls).makes_requests:
+            raise InputError(
+                f"{hook.where}: makes requests, but no step of {reading.name} returns a response: "
+                "nothing would be measured, and the steps would run only once",
+                hint="return the response, as `return await self.client.http.get(url)`; or mark "
+                "every step @action() if it should run once",
+            )
 
 
 def _validate_constructor(reading: Reading) -> None:
@@ -76,18 +145,23 @@ def _validate_constructor(reading: Reading) -> None:
         inspect.signature(reading.cls).bind()
     except TypeError as error:
         raise InputError(
-            f"{reading.where}.__init__: {error}",
+            f"{reading.at('__init__')}: {error}",
             hint=f"a virtual user is made by calling {reading.name}(): give every parameter a "
             "default",
         ) from error
 
 
-def _validate_hook(hook: ReadHook) -> None:
+def _validate_hook(reading: Reading, hook: ReadHook) -> None:
     decorator = f"@{hook.declared.decorator}()"
     if hook.declared.name != hook.name:
         raise InputError(
             f"{hook.where}: {hook.name} and {hook.declared.name} are the same decorated method",
             hint="write a method of its own for each step",
+        )
+    if hook.declared.per not in (*Per, *(per.value for per in Per)):
+        raise InputError(
+            f"{hook.where}: per={hook.declared.per!r} is unknown",
+            hint='a hook runs per "workflow" (the default), "executor" or "vu"',
         )
     if inspect.isgeneratorfunction(hook.function) or inspect.isasyncgenfunction(hook.function):
         raise InputError(f"{hook.where}: {decorator} cannot be a generator", hint="return a value")
@@ -97,23 +171,51 @@ def _validate_hook(hook: ReadHook) -> None:
             f"{hook.where}: {decorator} must be async",
             hint=f"write `async def {hook.name}(self, …)`",
         )
+    if in_iteration:
+        _validate_requests(hook, returned(hook.function, reading.cls))
     result_of = getattr(hook.result, "comes_with", None)
     if result_of and hook.result is not None:
-        raise InputError(f"{hook.where}: {hook.result.__name__} comes with its client, {result_of}")
+        raise InputError(
+            f"{hook.where}: {hook.result.__name__} is not supported yet: there is no client for "
+            f"{result_of}",
+            hint="a step can return an HTTPResponse, or a CustomResult of your own",
+        )
     for parameter in hook.parameters:
         part = parameter.optimized
         if part is None:
             continue
         if part.comes_with:
             raise InputError(
-                f"{hook.where}: {parameter.name}: {part.__name__.strip('_')} comes with its "
-                f"client, {part.comes_with}"
+                f"{hook.where}: {parameter.name}: {part.__name__.strip('_')} is not supported yet: "
+                f"there is no client for {part.comes_with}",
+                hint="the only client is self.client.http",
             )
         if parameter.required:
             raise InputError(
                 f"{hook.where}: {parameter.name} is a request part without a value",
                 hint=f'give it a default, as `{parameter.name}: URL = "https://…"`',
             )
+
+
+def _validate_requests(hook: ReadHook, seen: Returned) -> None:
+    """Refuse a step that returns a request it did not await, or whose annotation is wrong."""
+    if seen.unawaited_line is not None:
+        raise InputError(
+            f"{hook.where}: returns a request without awaiting it, in line {seen.unawaited_line}",
+            hint="write `return await self.client.http.…`",
+        )
+    is_step = hook.declared.decorator == "step" and hook.kind is StepKind.ACTION
+    if is_step and seen.response:
+        raise InputError(
+            f"{hook.where}: returns the response of a request, but its return annotation is "
+            f"{_annotation(hook)}",
+            hint="annotate it -> HTTPResponse, or mark it @action() if it should not be measured",
+        )
+
+
+def _annotation(hook: ReadHook) -> str:
+    annotation = hook.function.__annotations__["return"]
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
 
 
 def _validate_after(reading: Reading, hook: ReadHook, by_name: Mapping[str, Reading]) -> None:

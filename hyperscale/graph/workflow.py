@@ -3,9 +3,10 @@
 An executor makes one instance per virtual user and attaches a client to it.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypeAlias, cast
 
 from hyperscale.plan import Connections, Priority
 
@@ -14,6 +15,16 @@ if TYPE_CHECKING:
 
 # Attributes of a later version: refused, never silently ignored.
 COMING_ATTRIBUTES = ("rate", "stages", "data", "weights", "on_isolation")
+VU_ATTRIBUTES = ("client", "context", "vu", "iteration")
+"""What a run gives to every virtual user."""
+
+# Virtual users, by id, whose hook with per="vu" or per="executor" runs now. No flag on the users:
+# it would cost each of them memory.
+_settable: set[int] = set()
+
+
+PriorityName: TypeAlias = Literal["low", "normal", "high", "exclusive", "auto"]
+ConnectionsName: TypeAlias = Literal["per-vu", "shared", "per-request"]
 
 
 class _Detached:
@@ -36,19 +47,25 @@ class Workflow:
     """Virtual users, each looping the steps by itself."""
     duration: str | float = "1m"
     """How long every virtual user keeps looping."""
-    priority: str | Priority = "auto"
+    priority: PriorityName | Priority = "auto"
     """Share of the cores: low, normal, high, exclusive or auto."""
     timeout: str | float = "30s"
     """Longest time for one request."""
+    grace: str | float = "1s"
+    """How long steps in flight at the end of `duration` may take before they are cut: a time, or
+    "longest" for as long as the longest request so far took. Never longer than `timeout`."""
     interval: str | float | None = None
-    """Think time: iterations of a virtual user start at least this far apart."""
+    """Pace: iterations of a virtual user start at least this far apart."""
     iterations: int | None = None
     """Stop after this many iterations of all virtual users together, if before `duration`."""
     thresholds: Mapping[str, str | Mapping[str, object]] = MappingProxyType({})
     """Conditions for the run to pass: `{"login.p99": "<250ms", "errors": "<1%"}`."""
     tags: Collection[str] = ()
-    connections: str | Connections = "per-vu"
+    connections: ConnectionsName | Connections = "per-vu"
     """Which requests share connections: "per-vu" (kept alive), "shared" or "per-request"."""
+    allow_failures: bool = False
+    """True lets the run pass although not one request succeeded, or the test's own code raised in
+    more than 1 % of the iterations. Thresholds and checks still decide."""
     abstract: bool = False
     """True on a class that is only a base for others (not inherited): it is never run."""
 
@@ -58,24 +75,54 @@ class Workflow:
     else:
         client = _Detached()
     context: dict[str, Any]
-    """The values of one virtual user; at the start, those that other workflows provided.
+    """The values of one virtual user, which no other user sees: `self.context["cart"] = []`.
 
-    Parameters of steps get these values by name. The context of a workflow without tests is passed
-    on to the workflows that depend on it.
+    At the start it holds what other workflows provided and what `@setup()` put into it, the same
+    for every user. Parameters of steps get these values by name. The context of a workflow without
+    tests is passed on to the workflows that depend on it.
     """
 
+    vu: int
+    """The number of this virtual user, from 0. No other user of the workflow has it, on any
+    machine, and a user that runs again after a failure keeps it."""
+    iteration: int
+    """Which iteration this virtual user is in, from 0."""
+
     _depends: ClassVar[tuple[object, ...]] = ()
-    _responses: dict[str, Any]  # last result by step, for `self.<step>.response`
-    _received: Mapping[str, Mapping[str, Any]]  # what `@state` uses were given, by method
+    # Last result by step, for `self.<step>.response`; most users never have one of their own.
+    _responses: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    # What `@state` uses were given, by method.
+    _received: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
 
     if not TYPE_CHECKING:  # a type checker looks at the __init__ of each class
         # In __new__, so that a subclass with its own __init__ need not call ours.
         def __new__(cls, *_args, **_kwargs):
             instance = super().__new__(cls)
-            instance.context = {}
-            instance._responses = {}
-            instance._received = {}
+            set_attribute(instance, "context", {})
             return instance
+
+        def __setattr__(self, name, value):
+            # Setup may run on another machine, and users come and go: an attribute set anywhere
+            # else would be there for some users and missing for others.
+            if id(self) not in _settable and _is_attached(self):
+                raise AttributeError(
+                    f"self.{name} cannot be set here: keep values of one user in "
+                    f"self.context[{name!r}], or set self.{name} in a hook with "
+                    '@setup(per="vu") or, for all users of a process, @setup(per="executor")'
+                )
+            set_attribute(self, name, value)
+
+
+set_attribute = object.__setattr__
+"""Sets an attribute of a virtual user at any time."""
+
+
+def _is_attached(instance: Workflow) -> bool:
+    try:
+        object.__getattribute__(instance, "vu")
+    except AttributeError:
+        return False
+    return True
 
 
 def attach(
@@ -84,13 +131,29 @@ def attach(
     client: "Client",
     context: dict[str, Any],
     received: Mapping[str, Mapping[str, Any]],
+    vu: int,
 ) -> None:
     """Make `instance` a virtual user: attach its client, its context and the provided values."""
-    instance.client = client
-    instance.context = context
-    instance._received = received
+    set_attribute(instance, "client", client)
+    set_attribute(instance, "context", context)
+    if received:
+        set_attribute(instance, "_received", received)
+    set_attribute(instance, "vu", vu)
+    set_attribute(instance, "iteration", 0)
+
+
+@contextmanager
+def settable(instance: Workflow) -> Iterator[None]:
+    """Let user code set attributes of the virtual user."""
+    _settable.add(id(instance))
+    try:
+        yield
+    finally:
+        _settable.discard(id(instance))
 
 
 def remember(instance: Workflow, step: str, result: object) -> None:
     """Keep a step's result for `self.<step>.response`."""
-    instance._responses[step] = result
+    if not instance._responses:
+        set_attribute(instance, "_responses", {})
+    cast(dict[str, Any], instance._responses)[step] = result

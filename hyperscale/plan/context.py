@@ -16,6 +16,7 @@ from msgspec import Struct
 from hyperscale.errors import RunError
 from hyperscale.plan.model import StateKind, StatePlan, WorkflowPlan
 
+SETUP_BYTES_MAX = 64 * 1024  # of the `self.context` that setup leaves: every part gets it
 CONTEXT_BYTES_MAX = 1024 * 1024  # of one workflow: context is for tokens and ids, not for data
 
 
@@ -133,6 +134,15 @@ def encode_received(received: ReceivedContext) -> bytes:
 
 def decode_received(payload: bytes) -> ReceivedContext:
     return msgspec.msgpack.decode(payload, type=ReceivedContext) if payload else ReceivedContext()
+
+
+def encode_set_up(values: dict[str, bytes]) -> bytes:
+    """Encode the `self.context` that setup left; never empty."""
+    return msgspec.msgpack.encode(values)
+
+
+def decode_set_up(payload: bytes) -> dict[str, bytes]:
+    return msgspec.msgpack.decode(payload, type=dict[str, bytes])
 
 
 def _limit(workflow: str, values: Mapping[str, ContextValue]) -> None:

@@ -30,6 +30,17 @@ class StepKind(Enum):
     TEARDOWN = "teardown"
 
 
+_AROUND = (StepKind.SETUP, StepKind.TEARDOWN)
+
+
+class Per(Enum):
+    """How often a setup or teardown hook runs: once for each of these."""
+
+    WORKFLOW = "workflow"
+    EXECUTOR = "executor"  # each slot
+    VU = "vu"
+
+
 class MetricKind(Enum):
     COUNT = "count"  # sum of the returned numbers
     RATE = "rate"  # sum per second of run time
@@ -52,6 +63,8 @@ class StepPlan(Struct, frozen=True, kw_only=True):
     kind: StepKind
     after: tuple[str, ...] = ()
     layer: int = 0
+    where: str = ""  # file and line, for messages: "shop.py:12"
+    per: Per = Per.WORKFLOW  # of a setup or teardown hook
 
 
 class MetricPlan(Struct, frozen=True, kw_only=True):
@@ -83,6 +96,7 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True):
     vus: int
     duration_s: float
     timeout_s: float
+    grace_s: float | None = 1.0  # None: as long as the longest request took
     priority: Priority = Priority.AUTO
     interval_s: float | None = None
     iterations: int | None = None  # for the workflow as a whole, shared over its VUs
@@ -94,8 +108,26 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True):
     metrics: tuple[MetricPlan, ...] = ()
     states: tuple[StatePlan, ...] = ()
     thresholds: tuple[ThresholdPlan, ...] = ()
+    allow_failures: bool = False  # neither a want of successes nor exceptions fail the run
     hosts: tuple[str, ...] = ()  # "host:port" of literal URLs, resolved before anything runs
     files: dict[str, str] = {}  # `File` defaults as written: full path
+
+    def grace_s_after(self, longest_s: float | None) -> float:
+        """Return how long steps in flight at the deadline may take, after requests took up to
+        `longest_s` (None: no request has ended)."""
+        grace_s = longest_s if self.grace_s is None else self.grace_s
+        return self.timeout_s if grace_s is None else min(grace_s, self.timeout_s)
+
+    @property
+    def is_set_up_once(self) -> bool:
+        """True if slot 0 sets the workflow up, and the others wait for the context it leaves."""
+        return any(step.per is Per.WORKFLOW for step in self.steps if step.kind in _AROUND)
+
+    @property
+    def is_torn_down_once(self) -> bool:
+        """True if teardown hooks run after the last slot."""
+        hooks = (step for step in self.steps if step.kind is StepKind.TEARDOWN)
+        return any(step.per is Per.WORKFLOW for step in hooks)
 
     def offset_s(self, elapsed_s: float) -> float:
         """Return where in the duration an attempt begins, after earlier attempts ran for
@@ -104,8 +136,22 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True):
         return min(max(0.0, elapsed_s), self.duration_s) if is_timed else 0.0
 
 
+class ParameterPlan(Struct, frozen=True, kw_only=True):
+    """A parameter of the test and its value; the value of a secret is not in the plan."""
+
+    name: str
+    value: str | int | float | bool
+    is_secret: bool = False
+
+
 class Plan(Struct, frozen=True, kw_only=True):
     schema: int = 1
     file: str
     workflows: tuple[WorkflowPlan, ...]
     warnings: tuple[str, ...] = ()  # what is legal but probably not meant, for people to read
+    parameters: tuple[ParameterPlan, ...] = ()  # in the order of their names
+
+    @property
+    def open_parameters(self) -> dict[str, str | int | float | bool]:
+        """The values of all parameters that are not secret."""
+        return {each.name: each.value for each in self.parameters if not each.is_secret}

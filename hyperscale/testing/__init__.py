@@ -17,6 +17,7 @@ from hyperscale.testing.arguments import (
     Query,
 )
 from hyperscale.testing.http import HTTPResponse
+from hyperscale.testing.parameters import Param
 from hyperscale.testing.results import (
     COUNT,
     DISTRIBUTION,
@@ -27,6 +28,7 @@ from hyperscale.testing.results import (
     CallResult,
     Check,
     CustomResult,
+    FTPResponse,
     GraphQLResponse,
     GRPCResponse,
     HTTP2Response,
@@ -35,9 +37,12 @@ from hyperscale.testing.results import (
     Metric,
     MongoDBResponse,
     MySQLResponse,
+    PlaywrightResult,
     PostgresResponse,
     RabbitMQResponse,
     RedisResponse,
+    SMTPResponse,
+    TCPResponse,
     UDPResponse,
     WebsocketResponse,
 )
@@ -58,6 +63,7 @@ __all__ = [
     "Data",
     "Directory",
     "Email",
+    "FTPResponse",
     "File",
     "FileGlob",
     "GRPCResponse",
@@ -72,12 +78,16 @@ __all__ = [
     "Mutation",
     "MySQLResponse",
     "OptimizedArg",
+    "Param",
     "Params",
+    "PlaywrightResult",
     "PostgresResponse",
     "Protobuf",
     "Query",
     "RabbitMQResponse",
     "RedisResponse",
+    "SMTPResponse",
+    "TCPResponse",
     "UDPResponse",
     "WebsocketResponse",
 ]

@@ -322,26 +322,38 @@ class FileContent(bytes, OptimizedArg):
 
 
 class _Query(str, OptimizedArg):
+    """A GraphQL query. Its client does not exist yet; a step that takes it is refused."""
+
     comes_with = "GraphQL"
 
 
 class _Mutation(str, OptimizedArg):
+    """A GraphQL mutation. Its client does not exist yet; a step that takes it is refused."""
+
     comes_with = "GraphQL"
 
 
 class _Directory(str, OptimizedArg):
+    """A directory to transfer. Its client does not exist yet; a step that takes it is refused."""
+
     comes_with = "FTP"
 
 
 class _FileGlob(str, OptimizedArg):
+    """Files to transfer. Its client does not exist yet; a step that takes it is refused."""
+
     comes_with = "FTP"
 
 
 class _Protobuf(OptimizedArg):
+    """A gRPC message. Its client does not exist yet; a step that takes it is refused."""
+
     comes_with = "gRPC"
 
 
 class _Email(OptimizedArg):
+    """A mail. Its client does not exist yet; a step that takes it is refused."""
+
     comes_with = "SMTP"
 
 

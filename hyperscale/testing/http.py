@@ -62,6 +62,7 @@ class HTTPResponse(CallResult):
 
     @property
     def status(self) -> int:
+        """The status code, such as 200."""
         return self.exchange.status
 
     status_code = status
@@ -73,14 +74,17 @@ class HTTPResponse(CallResult):
 
     @property
     def reason(self) -> str:
+        """The words after the status code, such as "Not Found"."""
         return self.exchange.reason
 
     @property
     def version(self) -> str:
+        """ "HTTP/1.1" or "HTTP/1.0"."""
         return self.exchange.version
 
     @property
     def headers(self) -> ResponseHeaders:
+        """The headers, by name in any case."""
         return ResponseHeaders(self.exchange.raw_headers)
 
     @property
@@ -116,6 +120,7 @@ class HTTPResponse(CallResult):
 
     @property
     def method(self) -> str:
+        """The method of the request that got this response."""
         return self.exchange.method
 
     @property
@@ -133,20 +138,24 @@ class HTTPResponse(CallResult):
 
     @property
     def elapsed_s(self) -> float:
+        """Seconds from the first byte sent to the last byte received, redirects included."""
         return self.exchange.latency_ns / _NS_PER_S
 
     @property
     def phases(self) -> Phases:
+        """Seconds spent waiting for a connection, connecting, on TLS, and until the first byte."""
         one = self.exchange
         phases_ns = (one.blocked_ns, one.connect_ns, one.tls_ns, one.first_byte_ns)
         return Phases(*(None if ns is None else ns / _NS_PER_S for ns in phases_ns))
 
     @property
     def bytes_sent(self) -> int:
+        """Bytes sent, headers included."""
         return self.exchange.bytes_sent
 
     @property
     def bytes_received(self) -> int:
+        """Bytes received, headers included."""
         return self.exchange.bytes_received
 
     @property
@@ -156,10 +165,12 @@ class HTTPResponse(CallResult):
 
     @property
     def tls_version(self) -> str | None:
+        """The version of TLS, such as "TLSv1_3"; None without TLS."""
         return self.exchange.tls_version
 
     @property
     def tls_cipher(self) -> str | None:
+        """The cipher suite; None without TLS."""
         return self.exchange.tls_cipher
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from hyperscale.errors import InputError
 from hyperscale.graph import build_plan, collect, load_module
 from hyperscale.plan import MetricKind, StepKind
 
@@ -47,6 +48,7 @@ def test_a_step_with_a_result_type_is_a_test(files: Files, annotation: str, styl
         + "from hyperscale.graph import *\nfrom hyperscale.testing import *\n"
         + "\n".join(line[4:] for line in TYPES.splitlines())
         + f"\nclass W(Workflow):\n    @step()\n    async def s(self) -> {written}: ...\n"
+        + "class Measured(Workflow):\n    @step()\n    async def s(self) -> HTTPResponse: ...\n"
     )
     plan = build_plan(path, collect(load_module(path)))
     assert plan.workflows[0].steps[0].kind is KINDS[annotation]
@@ -63,6 +65,9 @@ def test_a_step_without_a_result_type_is_an_action_with_a_warning(files: Files) 
             async def bare(self): ...
             @action()
             async def quiet(self) -> None: ...
+        class Measured(Workflow):
+            @step()
+            async def s(self) -> HTTPResponse: ...
         """,
         name="shop.py",
     )
@@ -71,6 +76,23 @@ def test_a_step_without_a_result_type_is_an_action_with_a_warning(files: Files) 
         "shop.py:5: Shop.login",
         "shop.py:7: Shop.bare",
     ]
+
+
+def test_a_test_that_measures_nothing_is_refused_unless_it_is_all_actions(files: Files) -> None:
+    text = """
+        class Shop(Workflow):
+            @action()
+            async def prepare(self) -> None: ...
+            @{}()
+            async def count(self) -> None: ...
+    """
+    with pytest.raises(InputError) as caught:
+        files.plan(text.format("step"), name="shop.py")
+    assert caught.value.message == (
+        "shop.py:7: Shop.count: no step of the test returns a result, so nothing would be measured"
+    )
+    assert "@action()" in caught.value.hint
+    assert not files.plan(text.format("action")).workflows[0].is_test
 
 
 @pytest.mark.parametrize("vus", [1, 1000, 10000])

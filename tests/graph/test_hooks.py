@@ -51,7 +51,7 @@ def test_a_step_has_the_last_response_of_its_own_instance() -> None:
 def test_a_use_method_without_arguments_gets_the_provided_values() -> None:
     sample = Sample()
     assert sample.take() == "default1"
-    attach(sample, client=_client(), context={"key": "k"}, received={"take": {"key": "k"}})
+    attach(sample, client=_client(), context={"key": "k"}, received={"take": {"key": "k"}}, vu=0)
     assert sample.take() == "k1"
     assert sample.take(key="mine", more=2) == "mine2"
     assert sample.context["key"] == "k"

@@ -186,7 +186,7 @@ def test_steps_of_bases_are_inherited_and_can_be_replaced(files: Files) -> None:
         ("browse", StepKind.TEST, 2),
         ("pay", StepKind.TEST, 0),
     ]
-    assert any(warning.startswith("shop.py: Shop.gone: replaces") for warning in plan.warnings)
+    assert any(warning.startswith("shop.py:15: Shop.gone: replaces") for warning in plan.warnings)
 
 
 def test_a_parameter_without_default_may_come_from_the_context(files: Files) -> None:
@@ -199,13 +199,6 @@ def test_a_parameter_without_default_may_come_from_the_context(files: Files) -> 
             @step()
             async def a(self, token) -> HTTPResponse: ...
         """
-    )
-
-
-def test_a_misspelt_attribute_is_warned_about(files: Files) -> None:
-    plan = files.plan(ONE + '    duratoin = "5s"\n    colour = 1\n', "shop.py")
-    assert plan.warnings == (
-        "shop.py: Shop.duratoin: not an attribute of a run; did you mean 'duration'?",
     )
 
 

@@ -47,6 +47,8 @@ class Total(CustomResult):
 class Shop(Workflow):
     vus: int = 2000
     duration = 90
+    priority = "high"
+    connections = "shared"
     interval = "1s"
 
     @setup()
@@ -105,27 +107,81 @@ reveal_type(Shop)
 """
 
 WRONG = """
-from hyperscale import Workflow, metric, step
-from hyperscale.testing import URL, HTTPResponse
+from hyperscale import Workflow, check, depends, metric, state, step
+from hyperscale.testing import URL, CustomResult, HTTPResponse
 
 
+class Total(CustomResult):
+    amount: int
+
+
+class Settings(Workflow):
+    vus = "many"  # error
+    duration = ["1m"]  # error
+    priority = "urgent"  # error
+    timeout = None  # error
+    interval = (1, 5)  # error
+    iterations = "5"  # error
+    thresholds = {"p99": 250}  # error
+    tags = 5  # error
+    connections = "pooled"  # error
+    abstract = "yes"  # error
+
+
+@depends(Settings)  # error
 class Shop(Workflow):
-    vus = "many"
-
-    @step()
+    @step()  # error
     def not_async(self) -> HTTPResponse: ...
 
-    @step()
-    async def wrong(self, url: URL = 5) -> HTTPResponse:
-        return await self.client.nosuch.get(url)
+    @step()  # error
+    async def without_self() -> HTTPResponse: ...  # type: ignore[misc]
 
-    @metric(kind="average")
+    @step  # error
+    async def bare(self) -> HTTPResponse: ...
+
+    @step(1)  # error
+    async def numbered(self) -> HTTPResponse:
+        return await self.client.http.get("http://shop.test/")
+
+    @step(accept="404")  # error
+    async def accepting(self) -> HTTPResponse:
+        return await self.client.http.get()  # error
+
+    @step()
+    async def wrong(self, url: URL = 5) -> HTTPResponse:  # error
+        return await self.client.nosuch.get(url)  # error
+
+    @step()
+    async def other(self) -> HTTPResponse:
+        return await self.client.http.get("http://shop.test/", json={})  # error
+
+    @step()
+    async def number(self) -> int:
+        return await self.client.http.get("http://shop.test/")  # error
+
+    @step()
+    async def unawaited(self) -> HTTPResponse:
+        return self.client.http.get("http://shop.test/")  # error
+
+    @step()
+    async def total(self) -> Total:
+        return Total(amout=1)  # error
+
+    @check(True)  # error
+    def fine(self) -> bool:
+        return True
+
+    @metric(kind="average")  # error
     def mean(self) -> float:
         return 1.0
 
+    @state(Settings)  # error
+    def key(self) -> str:
+        return ""
+
 
 async def call(shop: Shop) -> None:
-    await shop.wrong(nosuch=1)
+    await shop.wrong(nosuch=1)  # error
 """
 
 
@@ -165,12 +221,6 @@ def test_mistakes_are_seen_before_anything_runs(tmp_path: Path, cache: Path) -> 
     assert code == 1
     found = {int(line) for line in re.findall(r"shop\.py:(\d+): error", out)}
     expected = {
-        "vus = ",
-        "@step()\n    def not_async",
-        "URL = 5",
-        "nosuch.get",
-        'kind="average"',
-        "nosuch=1",
+        number for number, line in enumerate(WRONG.splitlines(), 1) if line.endswith("# error")
     }
-    lines = {WRONG[: WRONG.index(text)].count("\n") + 1 for text in expected}
-    assert lines <= found, out
+    assert expected - found == set(), out

@@ -42,6 +42,8 @@ def refusal(files: Files, text: str, **overrides: object) -> str:
         ("duration = None", "Shop.duration: None is not a duration"),
         ("duration = float('nan')", "Shop.duration: nan must be above 0"),
         ("timeout = '1 fortnight'", "Shop.timeout: '1 fortnight' is not a duration"),
+        ("grace = 'short'", "Shop.grace: 'short' is not a duration"),
+        ("grace = -1", "Shop.grace: -1 must be at least 0"),
         ("interval = 'x'", "Shop.interval: 'x' is not a duration"),
         ("iterations = 0", "Shop.iterations: 0 must be at least 1"),
         ("iterations = 'x'", "Shop.iterations: 'x' is not a whole number"),
@@ -63,7 +65,7 @@ def refusal(files: Files, text: str, **overrides: object) -> str:
 )
 def test_a_wrong_attribute_is_refused_by_name(files: Files, attribute: str, said: str) -> None:
     message = refusal(files, workflow("Shop", f"{attribute}\n{dedent(STEP)}"))
-    assert message.startswith(f"shop.py: {said}"), message
+    assert message.startswith(f"shop.py:5: {said}"), message
 
 
 @pytest.mark.parametrize(
@@ -106,14 +108,14 @@ def test_a_bad_override_is_refused_by_its_flag(
             @step("a")
             async def c(self) -> HTTPResponse: ...
             """,
-            "shop.py: Shop: steps wait for each other: a -> b -> c -> a",
+            "shop.py:4: Shop: steps wait for each other: a -> b -> c -> a",
         ),
         (
             """
             @step("a")
             async def a(self) -> HTTPResponse: ...
             """,
-            "shop.py: Shop: steps wait for each other: a -> a",
+            "shop.py:4: Shop: steps wait for each other: a -> a",
         ),
         (
             """
@@ -197,14 +199,14 @@ def test_a_bad_override_is_refused_by_its_flag(
             @step()
             async def timeout(self) -> HTTPResponse: ...
             """,
-            "shop.py: Shop.timeout: a @step() cannot be called 'timeout'",
+            "shop.py:5: Shop.timeout: a @step() cannot be called 'timeout'",
         ),
         (
             """
             @step()
             async def client(self) -> HTTPResponse: ...
             """,
-            "shop.py: Shop.client: 'client' is what a run gives to every virtual user",
+            "shop.py:5: Shop.client: 'client' is what a run gives to every virtual user",
         ),
         (
             """
@@ -216,7 +218,7 @@ def test_a_bad_override_is_refused_by_its_flag(
             @step()
             async def b(self) -> HTTPResponse: ...
             """,
-            "shop.py: Shop.a: another decorator hides its @step() (hint: put @step() above it)",
+            "shop.py:7: Shop.a: another decorator hides its @step() (hint: put @step() above it)",
         ),
         (
             """
@@ -224,7 +226,7 @@ def test_a_bad_override_is_refused_by_its_flag(
             @step()
             async def a(self) -> HTTPResponse: ...
             """,
-            "shop.py: Shop.context: 'context' is what a run gives to every virtual user",
+            "shop.py:5: Shop.context: 'context' is what a run gives to every virtual user",
         ),
         (
             """
@@ -232,7 +234,7 @@ def test_a_bad_override_is_refused_by_its_flag(
             @step()
             async def a(self) -> HTTPResponse: ...
             """,
-            "shop.py: Shop.__init__: missing a required argument: 'path'",
+            "shop.py:5: Shop.__init__: missing a required argument: 'path'",
         ),
         (
             """
@@ -290,14 +292,14 @@ def test_a_bad_override_is_refused_by_its_flag(
             @step()
             async def a(self) -> GRPCResponse: ...
             """,
-            "shop.py:5: Shop.a: GRPCResponse comes with its client, gRPC",
+            "shop.py:5: Shop.a: GRPCResponse is not supported yet: there is no client for gRPC",
         ),
         (
             """
             @step()
             async def a(self, q: Query = "{ me }") -> HTTPResponse: ...
             """,
-            "shop.py:5: Shop.a: q: Query comes with its client, GraphQL",
+            "shop.py:5: Shop.a: q: Query is not supported yet: there is no client for GraphQL",
         ),
         (
             """
@@ -340,7 +342,31 @@ def test_a_bad_override_is_refused_by_its_flag(
             @setup()
             def prepare(self): ...
             """,
-            "shop.py: Shop: a workflow without a step has nothing to run",
+            "shop.py:4: Shop: a workflow without a step has nothing to run",
+        ),
+        (
+            """
+            @step()
+            async def a(self) -> HTTPResponse: ...
+            @setup(per="user")
+            def login(self): ...
+            """,
+            "shop.py:7: Shop.login: per='user' is unknown",
+        ),
+        (
+            """
+            @setup
+            def login(self): ...
+            """,
+            "shop.py:5: Shop.login: write @setup() with parentheses",
+        ),
+        (
+            """
+            vu = 5
+            @step()
+            async def a(self) -> HTTPResponse: ...
+            """,
+            "shop.py:5: Shop.vu: 'vu' is what a run gives to every virtual user",
         ),
         (
             """
@@ -400,9 +426,9 @@ def test_a_bad_method_is_refused_by_place_and_name(files: Files, steps: str, sai
 @pytest.mark.parametrize(
     ("depends", "said"),
     [
-        (("Shopp", None), "shop.py: Seed: @depends on unknown workflow 'Shopp' (hint: did you"),
-        (("Seed", None), "shop.py: Seed: workflows depend on each other: Seed -> Seed"),
-        (("Shop", "Seed"), "shop.py: Seed: workflows depend on each other: Seed -> Shop -> Seed"),
+        (("Shopp", None), "shop.py:5: Seed: @depends on unknown workflow 'Shopp' (hint: did you"),
+        (("Seed", None), "shop.py:5: Seed: workflows depend on each other: Seed -> Seed"),
+        (("Shop", "Seed"), "shop.py:5: Seed: workflows depend on each other: Seed -> Shop -> Seed"),
     ],
 )
 def test_bad_dependencies_between_workflows_are_refused(
@@ -456,6 +482,6 @@ def test_two_classes_of_one_name_are_refused(files: Files) -> None:
 def test_two_files_with_one_class_name_are_refused_together(files: Files) -> None:
     both = files.classes(workflow("Shop"), "a.py") + files.classes(workflow("Shop"), "b.py")
     with pytest.raises(
-        InputError, match=r"b\.py: Shop and a\.py: Shop: two workflows have the same name"
+        InputError, match=r"b\.py:4: Shop and a\.py:4: Shop: two workflows have the same name"
     ):
         build_plan("a.py", both)
