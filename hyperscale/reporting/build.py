@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from hyperscale._native import Histogram, SeriesValue, StepCounts
+from msgspec.structs import replace
+
+from hyperscale._native import FailureRow, Histogram, SeriesValue, StepCounts
+from hyperscale.plan import ParameterPlan
 from hyperscale.plan.thresholds import QUANTILES
 from hyperscale.reporting.results import (
     CheckResult,
+    FailureResult,
+    FailureSample,
     LatencyMs,
     MetricResult,
     RunResult,
@@ -27,6 +32,9 @@ from hyperscale.reporting.results import (
 )
 from hyperscale.stats.attempt_results import GapResult, SegmentResult, UsageResult
 from hyperscale.stats.histograms import NS_PER_MS, quantile_ms
+from hyperscale.stats.holds import LoopHold, loop_holds
+from hyperscale.stats.reasons import Reason, reasons_against
+from hyperscale.stats.shared_cores import sharing_note
 from hyperscale.stats.thresholds import Verdict, judge_all
 from hyperscale.stats.workflow import PHASES, MetricStats, WorkflowStats
 
@@ -46,6 +54,8 @@ class WorkflowOutcome:
     was_saturated: bool = False
     attempts: int = 0
     workers: tuple[str, ...] = ()
+    began_s: float | None = None  # from the start of the run; None: it generated no load
+    shared_cores: int = 0
 
 
 def build_result(
@@ -58,6 +68,7 @@ def build_result(
     warnings: Sequence[str] = (),
     generator: str = "",
     aborted_by: str = "",
+    parameters: Sequence[ParameterPlan] = (),
     job_id: str = "",
     datacenters: Sequence[str] = (),
     segments: Sequence[SegmentResult] = (),
@@ -76,6 +87,8 @@ def build_result(
     ]
     started = started_at.astimezone(UTC).isoformat(timespec="milliseconds")
     all_warnings = [*warnings, *(text for outcome in outcomes for text in outcome.warnings)]
+    if note := sharing_note({o.stats.plan.name: o.shared_cores for o in outcomes}):
+        all_warnings.append(note)
     return RunResult(
         status=status,
         file=clean(file),
@@ -84,7 +97,7 @@ def build_result(
         saturated=any(outcome.was_saturated for outcome in outcomes),
         thresholds=thresholds,
         workflows=workflows,
-        passed=has_passed(status, thresholds, workflows),
+        passed=has_passed(status, workflows),
         warnings=[clean(text) for text in all_warnings],
         generator=generator,
         job_id=job_id,
@@ -94,6 +107,7 @@ def build_result(
         gaps=[*gaps],
         usage=[*usage],
         aborted_by=clean(aborted_by),
+        params={each.name: each.value for each in parameters},
     )
 
 
@@ -105,6 +119,7 @@ def clean(text: str) -> str:
 def _workflow(outcome: WorkflowOutcome) -> WorkflowResult:
     stats, plan = outcome.stats, outcome.stats.plan
     counts = stats.headline_counts()
+    holds = {hold.name: hold for hold in loop_holds(stats)}
     return WorkflowResult(
         name=clean(plan.name),
         status=outcome.status,
@@ -112,7 +127,7 @@ def _workflow(outcome: WorkflowOutcome) -> WorkflowResult:
         cores=outcome.cores,
         elapsed_seconds=_round(stats.elapsed_s),
         error=None if outcome.error is None else clean(outcome.error),
-        steps=[_step(stats, name, kind.value) for name, kind in stats.steps],
+        steps=[_step(stats, name, kind.value, holds.get(name)) for name, kind in stats.steps],
         checks=[
             CheckResult(
                 name=clean(check.name),
@@ -123,10 +138,13 @@ def _workflow(outcome: WorkflowOutcome) -> WorkflowResult:
             for check in stats.checks()
         ],
         metrics=[_metric(metric, stats.elapsed_s) for metric in stats.metrics()],
-        **_common(counts, stats.elapsed_s),
+        **_common(counts, stats.headline_cut(), stats.elapsed_s),
+        sent=stats.total_counts().sent,
+        requests_per_second=_rate(stats.load_counts().sent, stats.elapsed_s),
         iterations=stats.iterations,
         latency_ms=_latency(stats.headline_latency()),
-        series=_series(stats.headline_series()),
+        series=_workflow_series(stats),
+        began_seconds=_round_maybe(outcome.began_s),
         series_interval_seconds=stats.series_interval_s,
         duration_seconds=_round(plan.duration_s),
         tags=[clean(tag) for tag in plan.tags],
@@ -134,16 +152,34 @@ def _workflow(outcome: WorkflowOutcome) -> WorkflowResult:
         warnings=[clean(text) for text in outcome.warnings],
         attempts=outcome.attempts,
         workers=list(outcome.workers),
+        shared_cores=outcome.shared_cores,
+        loop_held=any(hold.is_notable for hold in holds.values()),
+        held_seconds=_round(sum(hold.seconds for hold in holds.values())),
+        raised=stats.raised,
+        allow_failures=plan.allow_failures,
+        reasons=[
+            Reason(kind=reason.kind, text=clean(reason.text))
+            for reason in reasons_against(stats, failed_as=_failed_as(outcome))
+        ],
     )
 
 
-def _step(stats: WorkflowStats, name: str, kind: str) -> StepResult:
+def _failed_as(outcome: WorkflowOutcome) -> str | None:
+    """Return how a workflow ended that did not complete; None if it did."""
+    if outcome.status is RunStatus.COMPLETED:
+        return None
+    return f"{outcome.status.value}: {outcome.error}" if outcome.error else outcome.status.value
+
+
+def _step(stats: WorkflowStats, name: str, kind: str, hold: LoopHold | None) -> StepResult:
     counts = stats.counts(name)
     histogram = stats.latency(name)
     phases = stats.phases(name)
     return StepResult(
         name=clean(name),
-        **_common(counts, stats.elapsed_s),
+        **_common(counts, stats.cut(name), stats.elapsed_s),
+        sent=counts.sent,
+        requests_per_second=_rate(counts.sent, stats.elapsed_s),
         skipped=counts.skipped,
         latency_ms=_latency(histogram),
         phases_ms={
@@ -161,7 +197,37 @@ def _step(stats: WorkflowStats, name: str, kind: str) -> StepResult:
         histogram=base64.b64encode(histogram.encode_deflated()).decode("ascii"),
         series=_series(stats.series(name)),
         kind=kind,
+        failures=_failures(*stats.failures(name)),
         series_interval_seconds=stats.series_interval_s,
+        held_seconds=0.0 if hold is None else _round(hold.seconds),
+        held_max_ms=0.0 if hold is None else _round(hold.max_s * 1000),
+    )
+
+
+def _failures(rows: Sequence[FailureRow], other: int) -> list[FailureResult]:
+    found = [
+        FailureResult(
+            error=clean(row.error),
+            message=clean(row.message),
+            count=row.count,
+            sample=_sample(row) if row.has_sample else None,
+        )
+        for row in sorted(rows, key=lambda row: (-row.count, row.error, row.message))
+    ]
+    if other:
+        found.append(FailureResult(error="other", message="other messages", count=other))
+    return found
+
+
+def _sample(row: FailureRow) -> FailureSample:
+    return FailureSample(
+        request=row.request,
+        status=row.status,
+        latency_ms=_round(row.latency_ns / NS_PER_MS) if row.latency_ns else None,
+        phases_ms={name: _round(ns / NS_PER_MS) for name, ns in row.phases_ns.items()},
+        headers=row.headers.splitlines(),
+        body=row.body,
+        trace=row.trace,
     )
 
 
@@ -184,11 +250,29 @@ def _series(values: Sequence[SeriesValue]) -> list[SeriesResult]:
             at_seconds=value.at_s,
             total=value.total,
             failed=value.failed,
+            sent=value.sent,
             p50_ms=_round_maybe(value.p50_ms),
             p99_ms=_round_maybe(value.p99_ms),
+            p90_ms=_round_maybe(value.p90_ms),
+            p95_ms=_round_maybe(value.p95_ms),
         )
         for value in values
     ]
+
+
+def _workflow_series(stats: WorkflowStats) -> list[SeriesResult]:
+    """Return the series of the headline steps, with the most users of each interval."""
+    changes = stats.users()
+    series, users, at = [], 0, 0
+    for point in _series(stats.headline_series()):
+        begins_s, ends_s = point.at_seconds, point.at_seconds + stats.series_interval_s
+        most = users if at >= len(changes) or changes[at][0] > begins_s else 0
+        while at < len(changes) and changes[at][0] < ends_s:
+            users = changes[at][1]
+            most = max(most, users)
+            at += 1
+        series.append(replace(point, vus=most))
+    return series
 
 
 def _metric(metric: MetricStats, elapsed_s: float) -> MetricResult:
@@ -218,13 +302,19 @@ def _threshold(judged: Verdict, workflow: str) -> ThresholdResult:
     )
 
 
-def _common(counts: StepCounts, elapsed_s: float) -> dict[str, Any]:
-    """Return the counts that steps and workflows have in common."""
-    fields: dict[str, Any] = {
-        name: getattr(counts, name) for name in ("total", "ok", "failed", "cut", "sent")
+def _common(counts: StepCounts, cut: Histogram, elapsed_s: float) -> dict[str, Any]:
+    """Return the figures that steps and workflows have in common."""
+    cut_ms = _latency(cut)
+    return {
+        **{name: getattr(counts, name) for name in ("total", "ok", "failed", "none", "cut")},
+        "rate_per_second": _rate(counts.total, elapsed_s),
+        "cut_ms": cut_ms,
+        "censored_from_ms": cut_ms.min,
     }
-    rate = _round(counts.total / elapsed_s) if elapsed_s > 0 else 0.0
-    return {**fields, "rate_per_second": rate}
+
+
+def _rate(count: int, elapsed_s: float) -> float:
+    return _round(count / elapsed_s) if elapsed_s > 0 else 0.0
 
 
 def _round(value: float) -> float:

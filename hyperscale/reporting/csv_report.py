@@ -4,6 +4,7 @@ import csv
 import io
 
 from hyperscale.reporting.results import LatencyMs, RunResult, StepResult, WorkflowResult
+from hyperscale.reporting.verdict import workflow_standing
 from hyperscale.stats.workflow import PHASES
 
 _LATENCY = LatencyMs.__struct_fields__
@@ -23,6 +24,10 @@ COLUMNS = (
     "bytes_received",
     "status_codes",
     "errors",
+    "none",
+    "requests_per_second",
+    "censored_from_ms",
+    "workflow_verdict",
 )
 
 
@@ -32,8 +37,9 @@ def encode_csv(result: RunResult, *, delimiter: str = ",") -> bytes:
     writer = csv.writer(text, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL)
     writer.writerow(COLUMNS)
     for workflow in result.workflows:
+        verdict = workflow_standing(workflow)
         for step in workflow.steps:
-            writer.writerow(_row(workflow, step))
+            writer.writerow([*_row(workflow, step), verdict])
     return text.getvalue().encode("utf-8", "replace")
 
 
@@ -53,6 +59,9 @@ def _row(workflow: WorkflowResult, step: StepResult) -> list[str | int | float |
         step.bytes_received,
         _pairs(step.status_codes),
         _pairs(step.errors),
+        step.none,
+        step.requests_per_second,
+        step.censored_from_ms,
     ]
 
 

@@ -7,7 +7,7 @@ from hyperscale.errors import HyperscaleError, InputError
 
 class ExitCode(IntEnum):
     PASSED = 0
-    NOT_PASSED = 1  # a threshold or a check failed
+    NOT_PASSED = 1  # there is a reason against a workflow: `stats.reasons`
     BAD_INPUT = 2  # nothing ran
     RUN_FAILED = 3  # failed, partial, cancelled elsewhere or timed out
     INTERRUPTED = 130  # by a signal; partial results are still written

@@ -6,17 +6,25 @@ case. A run that went wrong is an error, a limit or check that did not hold a fa
 
 from collections.abc import Iterable
 from pathlib import PurePath
+from textwrap import indent
 from xml.etree import ElementTree as ET
 
 from hyperscale.reporting.results import (
     CheckResult,
     RunResult,
     RunStatus,
+    StepResult,
     ThresholdResult,
     WorkflowResult,
-    failed_checks,
 )
+from hyperscale.reporting.samples import describe_sample
+from hyperscale.reporting.verdict import check_standing, thresholds_of
 from hyperscale.reporting.xml_report import document, element, xml_text
+from hyperscale.stats.reasons import ReasonKind
+from hyperscale.stats.standing import Standing
+
+# Reasons that are neither a threshold nor a check, which are test cases of their own.
+_OF_THE_RUN = (ReasonKind.NO_SUCCESS, ReasonKind.RAISED)
 
 
 def encode_junit(result: RunResult) -> bytes:
@@ -45,14 +53,27 @@ def _suite(root: ET.Element, result: RunResult, workflow: WorkflowResult) -> ET.
     if workflow.status is not RunStatus.COMPLETED:
         message = f"{workflow.status.value}: {workflow.error or 'no reason given'}"
         _outcome(run, "error", message, "status")
-    for threshold in result.thresholds:
-        if threshold.workflow == workflow.name:
-            _threshold_case(suite, classname, threshold)
-    decisive = {check.name for check in failed_checks(workflow, result.thresholds)}
+    else:
+        faults = [reason for reason in workflow.reasons if reason.kind in _OF_THE_RUN]
+        if faults:
+            message = "; ".join(reason.text for reason in faults)
+            _outcome(run, "failure", message, faults[0].kind.value)
+    if failures := [text for step in workflow.steps for text in _failures(step)]:
+        element(run, "system-out", {}).text = xml_text("\n".join(failures))
+    own = thresholds_of(workflow, result)
+    for threshold in own:
+        _threshold_case(suite, classname, threshold)
     for check in workflow.checks:
-        _check_case(suite, classname, check, check.name in decisive)
+        _check_case(suite, classname, check, check_standing(check, own))
     _count(suite, suite.iter("testcase"))
     return suite
+
+
+def _failures(step: StepResult) -> Iterable[str]:
+    for each in step.failures:
+        yield f"{step.name}: {each.count} failed: {each.error}: {each.message}"
+        if each.sample is not None:
+            yield indent(describe_sample(each.sample), "    ")
 
 
 def _case(suite: ET.Element, classname: str, name: str, elapsed: str = "0") -> ET.Element:
@@ -70,20 +91,18 @@ def _threshold_case(suite: ET.Element, classname: str, threshold: ThresholdResul
     _outcome(case, "failure", message, "threshold")
 
 
-def _check_case(suite: ET.Element, classname: str, check: CheckResult, is_decisive: bool) -> None:
+def _check_case(suite: ET.Element, classname: str, check: CheckResult, standing: Standing) -> None:
     case = _case(suite, classname, f"check {check.name}")
-    ran = check.passed + check.failed
-    if not ran:
-        element(case, "skipped", {"message": "never ran"})
-    elif check.failed:
-        message = f"{check.failed} of {ran} failed"
-        if check.first_failure:
-            message += f"; the first: {check.first_failure}"
-        if is_decisive:
+    message = f"{check.failed} of {check.passed + check.failed} failed"
+    if check.first_failure:
+        message += f"; the first: {check.first_failure}"
+    match standing:
+        case Standing.FAILED:
             _outcome(case, "failure", message, "check")
-        else:
-            # The workflow's own threshold on checks says how many may fail.
+        case Standing.ALLOWED:
             element(case, "system-out", {}).text = xml_text(message)
+        case Standing.NEVER_RAN:
+            element(case, "skipped", {"message": standing})
 
 
 def _outcome(case: ET.Element, tag: str, message: str, kind: str) -> None:

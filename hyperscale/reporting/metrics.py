@@ -39,25 +39,33 @@ class MetricsSet(Struct, frozen=True, kw_only=True):
 
 
 class StepMetricSet(Struct, frozen=True, kw_only=True):
+    """The numbers of one step."""
+
     workflow: str
     step: str
     metrics: tuple[WorkflowMetric, ...]
 
 
 class CheckSet(Struct, frozen=True, kw_only=True):
+    """The checks of one workflow."""
+
     workflow: str
     checks: tuple[CheckResult, ...]
 
     @property
     def passed(self) -> int:
+        """How often checks passed."""
         return sum(check.passed for check in self.checks)
 
     @property
     def failed(self) -> int:
+        """How often checks failed."""
         return sum(check.failed for check in self.checks)
 
 
 class WorkflowMetricSet(Struct, frozen=True, kw_only=True):
+    """The numbers of one workflow: as a whole, step by step, and its checks."""
+
     workflow: str
     status: str
     elapsed_seconds: float
@@ -115,7 +123,7 @@ def _workflow_set(workflow: WorkflowResult) -> WorkflowMetricSet:
             for group, metric, value, unit in chain(*rows)
         )
 
-    counts = _counts(workflow, "total", "ok", "failed", "cut", "sent", "iterations")
+    counts = _counts(workflow, "total", "ok", "failed", "none", "cut", "sent", "iterations")
     custom = (
         ("custom", each.name, each.value, _CUSTOM_UNITS.get(each.kind, ""))
         for each in workflow.metrics
@@ -142,6 +150,7 @@ def _counts(source: WorkflowResult | StepResult, *names: str) -> Iterator[_Row]:
     for name in names:
         yield "counts", name, getattr(source, name), ""
     yield "counts", "rate", source.rate_per_second, "/s"
+    yield "counts", "requests", source.requests_per_second, "/s"
 
 
 def _latency(latency: LatencyMs) -> Iterator[_Row]:
@@ -151,7 +160,7 @@ def _latency(latency: LatencyMs) -> Iterator[_Row]:
 
 
 def _step(step: StepResult) -> Iterator[_Row]:
-    yield from _counts(step, "total", "ok", "failed", "cut", "skipped", "sent")
+    yield from _counts(step, "total", "ok", "failed", "none", "cut", "skipped", "sent")
     yield "counts", "bytes_sent", step.bytes_sent, "bytes"
     yield "counts", "bytes_received", step.bytes_received, "bytes"
     yield from _latency(step.latency_ms)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from hyperscale.config import format_duration
 from hyperscale.reporting.exit_codes import ExitCode, exit_code_of_run
 from hyperscale.stats.attempt_results import (
     NOT_NEGATIVE,
@@ -21,6 +22,7 @@ from hyperscale.stats.attempt_results import (
     SegmentResult,
     UsageResult,
 )
+from hyperscale.stats.reasons import Reason
 
 SCHEMA_VERSION = 1
 
@@ -99,8 +101,36 @@ class SeriesResult(Struct, frozen=True, kw_only=True):
     at_seconds: Count  # Start of the interval, from the start of the workflow.
     total: Count  # Calls that ended in the interval.
     failed: Count  # Calls among them that failed.
+    # Requests written in the interval; of a workflow, by all steps but setup and teardown.
+    sent: Count = 0
     p50_ms: _Millis = None  # Median latency; null if nothing was timed.
     p99_ms: _Millis = None  # 99th percentile; null if nothing was timed.
+    p90_ms: _Millis = None  # 90th percentile; null if nothing was timed.
+    p95_ms: _Millis = None  # 95th percentile; null if nothing was timed.
+    # Most virtual users that looped at the same time; null in the series of a step.
+    vus: Annotated[int | None, NOT_NEGATIVE] = None
+
+
+class FailureSample(Struct, frozen=True, kw_only=True):
+    """One call that failed, credentials masked."""
+
+    request: str = ""  # Method and URL; empty if the call was no request.
+    status: Count = 0  # Status of the response; 0 if there was none.
+    latency_ms: _Millis = None  # From the first byte sent to the end; null if it was not timed.
+    # Time of each phase that happened, as in `phases_ms` of a step.
+    phases_ms: dict[str, Amount] = {}
+    headers: list[str] = []  # Headers of the response: `name: value`.
+    body: str = ""  # The first 1024 bytes of the response's body, as text.
+    trace: str = ""  # Where the test's own code raised: the frames of its own files.
+
+
+class FailureResult(Struct, frozen=True, kw_only=True):
+    """Calls of a step that failed for one reason."""
+
+    error: str  # Class of the failure, as in `errors` of the step.
+    message: str  # The reason in words. Numbers and ids are those of one call.
+    count: Count  # Calls that failed with this message, numbers and ids aside.
+    sample: FailureSample | None = None  # One of these calls; null if none was kept.
 
 
 class StepResult(Struct, frozen=True, kw_only=True):
@@ -116,7 +146,7 @@ class StepResult(Struct, frozen=True, kw_only=True):
     skipped: Count = 0  # Calls that were not made because a step this one depends on raised.
     # Requests fully handed to the kernel, redirects and calls other than the returned one included.
     sent: Count = 0
-    rate_per_second: Amount = 0.0  # total / elapsed_seconds of the workflow.
+    rate_per_second: Amount = 0.0  # Calls per second: total / elapsed_seconds of the workflow.
     latency_ms: LatencyMs = LatencyMs()  # Latency of this step.
     # Where the time went, in milliseconds. A phase that never happened is {}.
     phases_ms: _Phases = {}
@@ -131,6 +161,20 @@ class StepResult(Struct, frozen=True, kw_only=True):
     series: list[SeriesResult] = []  # The step over time, every interval included.
     kind: _StepKind = "test"  # What the step is to the workflow.
     series_interval_seconds: _Interval = 1  # Width of the intervals of `series`.
+    # Calls that returned no result, as the step's annotation permits: neither ok nor failed.
+    none: Count = 0
+    requests_per_second: Amount = 0.0  # sent / elapsed_seconds of the workflow.
+    cut_ms: LatencyMs = LatencyMs()  # How long requests in flight at the deadline had taken.
+    # Latencies from here on are incomplete: requests that had taken as long were cut. Null if none
+    # was.
+    censored_from_ms: _Millis = None
+    # Time in which the step's own code held the event loop for 10 ms or more at a time, summed over
+    # cores: no response was read meanwhile.
+    held_seconds: Amount = 0.0
+    held_max_ms: Amount = 0.0  # The longest of these times.
+    # Why calls failed, the most frequent first: at most 20 messages and, as class `other`, the
+    # number of calls that failed with further ones.
+    failures: list[FailureResult] = []
 
 
 class CheckResult(Struct, frozen=True, kw_only=True):
@@ -195,9 +239,10 @@ class WorkflowResult(Struct, frozen=True, kw_only=True):
     # more that the step does not accept.
     failed: Count = 0
     cut: Count = 0  # Calls that were stopped at the deadline: neither ok nor failed.
-    # Requests fully handed to the kernel by these steps, redirects and further calls included.
+    # Requests fully handed to the kernel by all its steps, setup and teardown included, as are
+    # redirects and further calls.
     sent: Count = 0
-    rate_per_second: Amount = 0.0  # total / elapsed_seconds.
+    rate_per_second: Amount = 0.0  # Calls per second: total / elapsed_seconds.
     iterations: Count = 0  # Times a virtual user finished all steps.
     latency_ms: LatencyMs = LatencyMs()  # Latency of the test steps together.
     series: list[SeriesResult] = []  # The test steps together over time, every interval included.
@@ -210,6 +255,28 @@ class WorkflowResult(Struct, frozen=True, kw_only=True):
     # Attempts to run its parts, retries included; 0 for a run on one machine.
     attempts: Count = 0
     workers: list[str] = []  # Workers that finished its parts.
+    # Calls that returned no result, as the step's annotation permits: neither ok nor failed.
+    none: Count = 0
+    # Requests of all steps but setup and teardown / elapsed_seconds.
+    requests_per_second: Amount = 0.0
+    cut_ms: LatencyMs = LatencyMs()  # How long requests in flight at the deadline had taken.
+    # Latencies from here on are incomplete: requests that had taken as long were cut. Null if none
+    # was.
+    censored_from_ms: _Millis = None
+    # Cores it shared with other workflows of the run, because there were more workflows than
+    # cores; 0 if its cores were its own.
+    shared_cores: Count = 0
+    # Whether code of the test held the event loop for a notable share of the run: latencies of all
+    # steps then contain time in which responses had come and were not read. `warnings` names it.
+    loop_held: bool = False
+    # Time in which code of the test held the event loop, summed over cores.
+    held_seconds: Amount = 0.0
+    # Iterations in which the test's own code raised: a step or metric, not a request that failed.
+    raised: Count = 0
+    allow_failures: bool = False  # Whether it may pass without a success, and however it raises.
+    reasons: list[Reason] = []  # Why the workflow fails the run; empty if it passes.
+    # When it began to generate load, from the start of the run; null if it never did.
+    began_seconds: Annotated[float | None, NOT_NEGATIVE] = None
 
 
 class RunResult(Struct, frozen=True, kw_only=True):
@@ -228,8 +295,9 @@ class RunResult(Struct, frozen=True, kw_only=True):
     thresholds: list[ThresholdResult] = []  # Every threshold, in the order written.
     # Every workflow of the run, in the order of the file; one that never ran has zero counts.
     workflows: list[WorkflowResult] = []
-    # Completed, every threshold held, and no check failed (a threshold on `checks` replaces the
-    # last condition for its workflow).
+    # Completed, and no workflow has a reason against it: every threshold held, no check failed (a
+    # threshold on `checks` replaces that), something succeeded, and the test's own code raised in
+    # at most 1 % of iterations (`allow_failures` takes the last two away).
     passed: bool = True
     # For people: what makes the numbers less trustworthy than they look.
     warnings: list[str] = []
@@ -246,6 +314,8 @@ class RunResult(Struct, frozen=True, kw_only=True):
     usage: list[UsageResult] = []
     # The workflow whose threshold with `abort_on_fail` ended the run early; empty if none did.
     aborted_by: str = ""
+    # Parameters of the test (`Param`) and their values; the value of a secret is `***`.
+    params: dict[str, str | int | float | bool] = {}
 
     @property
     def exit_code(self) -> ExitCode:
@@ -257,26 +327,18 @@ class RunResult(Struct, frozen=True, kw_only=True):
         )
 
 
-def failed_checks(workflow: WorkflowResult, thresholds: list[ThresholdResult]) -> list[CheckResult]:
-    """Return the checks that fail the run: all with a failure, unless a threshold judges
-    `checks`."""
-    if any(t.workflow == workflow.name and t.name == "checks" for t in thresholds):
-        return []
-    return [check for check in workflow.checks if check.failed]
+def censoring(result: WorkflowResult | StepResult) -> str | None:
+    """Return what the requests that were cut at the deadline do to the latencies; None if none
+    was."""
+    cut, from_ms = result.cut_ms, result.censored_from_ms
+    if from_ms is None or cut.max is None:
+        return None
+    calls = f"{result.cut:,} call{'' if result.cut == 1 else 's'}"
+    least, most = format_duration(from_ms / 1000), format_duration(cut.max / 1000)
+    after = least if least == most else f"{least} to {most}"
+    return f"{calls} cut at the end, after {after}: percentiles are censored from {least} on"
 
 
-def is_fruitless(workflow: WorkflowResult) -> bool:
-    """Return True if the workflow completed without a single successful request."""
-    is_test = any(step.kind == "test" for step in workflow.steps)
-    return workflow.status is RunStatus.COMPLETED and is_test and not workflow.ok
-
-
-def has_passed(
-    status: RunStatus, thresholds: list[ThresholdResult], workflows: list[WorkflowResult]
-) -> bool:
-    """Return True if the run completed, every threshold held and no check failed the run."""
-    return (
-        status is RunStatus.COMPLETED
-        and all(threshold.passed for threshold in thresholds)
-        and not any(failed_checks(workflow, thresholds) for workflow in workflows)
-    )
+def has_passed(status: RunStatus, workflows: list[WorkflowResult]) -> bool:
+    """Return True if the run completed and there is no reason against any of its workflows."""
+    return status is RunStatus.COMPLETED and not any(workflow.reasons for workflow in workflows)

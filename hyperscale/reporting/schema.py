@@ -18,9 +18,24 @@ from hyperscale.reporting.results import SCHEMA_VERSION, RunResult
 PATH = Path(__file__).with_name("schema.json")
 
 # Fields that were added after the first release of schema 1: older documents lack them.
+_COUNTED = {"none", "requests_per_second", "cut_ms", "censored_from_ms"}
 _OPTIONAL = {
-    "RunResult": {"job_id", "datacenters", "attempts", "segments", "gaps", "usage", "aborted_by"},
-    "WorkflowResult": {"attempts", "workers"},
+    "RunResult": {"job_id", "datacenters", "attempts", "segments", "gaps", "usage", "aborted_by"}
+    | {"params"},
+    "WorkflowResult": {
+        "attempts",
+        "workers",
+        "shared_cores",
+        "loop_held",
+        "held_seconds",
+        "raised",
+        "allow_failures",
+        "reasons",
+        "began_seconds",
+    }
+    | _COUNTED,
+    "StepResult": {"held_seconds", "held_max_ms", "failures"} | _COUNTED,
+    "SeriesResult": {"p90_ms", "p95_ms", "vus", "sent"},
     "SegmentResult": {"began_seconds", "elapsed_seconds"},
     "UsageResult": {"saturated"},
 }

@@ -6,10 +6,9 @@ is reported only to those who use it. `reporter.BACKENDS` lists every backend.
 """
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Literal, Self
 
 from msgspec import Struct
 
@@ -18,22 +17,48 @@ from hyperscale.reporting.csv_report import encode_csv
 from hyperscale.reporting.files import write_file
 from hyperscale.reporting.json_report import encode_json
 from hyperscale.reporting.junit_report import encode_junit
+from hyperscale.reporting.metrics import StepMetricSet, WorkflowMetricSet, result_set
 from hyperscale.reporting.results import RunResult
 from hyperscale.reporting.xml_report import encode_xml
 
 
-class CustomReporter(ABC):
-    """A sink of the user's own. Each method is called once per run, in order, in one event loop."""
+class CustomReporter:
+    """A sink of the user's own. Each method is called once per run, in order, in one event loop.
 
-    async def connect(self) -> None:  # noqa: B027  optional on purpose: most sinks need none
-        """Open what `submit` uses. Does nothing by default."""
+    Define `submit`, which gets the whole result, or `submit_workflow_results` and
+    `submit_step_results`, which get its numbers workflow by workflow and step by step.
+    """
 
-    @abstractmethod
+    def __new__(cls, *_args: object, **_kwargs: object) -> Self:
+        """Refuse a class that would deliver nothing."""
+        if all(getattr(cls, name) is getattr(CustomReporter, name) for name in _DELIVERIES):
+            raise InputError(
+                f"{cls.__name__} delivers nothing",
+                hint=f"define one of {', '.join(_DELIVERIES)}",
+            )
+        return super().__new__(cls)
+
+    async def connect(self) -> None:
+        """Open what the other methods use. Does nothing by default."""
+
     async def submit(self, result: RunResult) -> None:
         """Deliver the result. An exception marks the reporter as failed, not the run."""
+        for workflow in result_set(result).workflows:
+            await self.submit_workflow_results(workflow)
+            for step in workflow.steps:
+                await self.submit_step_results(step)
 
-    async def close(self) -> None:  # noqa: B027  optional on purpose: most sinks need none
+    async def submit_workflow_results(self, results: WorkflowMetricSet) -> None:
+        """Deliver the numbers of one workflow. Does nothing by default."""
+
+    async def submit_step_results(self, results: StepMetricSet) -> None:
+        """Deliver the numbers of one step. Does nothing by default."""
+
+    async def close(self) -> None:
         """Close what `connect` opened; called even if `submit` raised. Does nothing by default."""
+
+
+_DELIVERIES = ("submit", "submit_workflow_results", "submit_step_results")
 
 
 class FileSink(CustomReporter):

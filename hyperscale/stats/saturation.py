@@ -2,7 +2,8 @@
 
 An executor that is never idle, because it uses its whole core or shares it with other processes, or
 whose event loop runs late, handles responses late: the latencies it reports contain its own delay.
-All times come from reports; nothing here reads a clock.
+A loop that is late because code of the test holds it is not saturated: `stats.holds` names that
+code. All times come from reports; nothing here reads a clock.
 """
 
 from collections import deque
@@ -17,6 +18,7 @@ CPU_WINDOW_S = 2.0
 BUSY_SHARE_HIGH = 0.90
 BUSY_SHARE_CALM = 0.80  # lower than HIGH, so that the warning does not flicker
 WAIT_SHARE_NAMED = 0.10
+HELD_SHARE_HIGH = 0.10  # then the code that holds the loop is the cause
 LAG_S_HIGH = 0.100
 LAG_S_CALM = 0.050
 # A single lag may be a garbage collection; this many within the window are not. The window is
@@ -31,6 +33,7 @@ class _Sample:
     cpu_s: float
     cpu_wait_s: float
     loop_lag_s: float
+    held_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class _Load:
     cpu_share: float = 0.0
     wait_share: float = 0.0
     loop_lag_s: float = 0.0
+    held_share: float = 0.0
 
     @property
     def busy_share(self) -> float:
@@ -48,6 +52,7 @@ class _Load:
             max(self.cpu_share, other.cpu_share),
             max(self.wait_share, other.wait_share),
             max(self.loop_lag_s, other.loop_lag_s),
+            max(self.held_share, other.held_share),
         )
 
 
@@ -77,7 +82,13 @@ class SaturationWatch:
         samples = executor.samples
         since_s = report.elapsed_s - samples[-1].elapsed_s if samples else report.elapsed_s
         samples.append(
-            _Sample(report.elapsed_s, report.cpu_s, report.cpu_wait_s, report.loop_lag_s)
+            _Sample(
+                report.elapsed_s,
+                report.cpu_s,
+                report.cpu_wait_s,
+                report.loop_lag_s,
+                report.held_s,
+            )
         )
         while samples[0].elapsed_s <= report.elapsed_s - LAG_WINDOW_S:
             samples.popleft()
@@ -122,12 +133,14 @@ class SaturationWatch:
             cpu_share=(last.cpu_s - first.cpu_s) / span_s if span_s > 0 else 0.0,
             wait_share=(last.cpu_wait_s - first.cpu_wait_s) / span_s if span_s > 0 else 0.0,
             loop_lag_s=max(sample.loop_lag_s for sample in samples),
+            held_share=(last.held_s - first.held_s) / span_s if span_s > 0 else 0.0,
         )
         is_busy = span_s >= CPU_WINDOW_S and now.busy_share > BUSY_SHARE_HIGH
         is_late = sum(sample.loop_lag_s > LAG_S_HIGH for sample in samples) >= LAG_REPEATS
-        if is_busy or is_late:
+        is_held = now.held_share > HELD_SHARE_HIGH
+        if (is_busy or is_late) and not is_held:
             executor.is_saturated = True
-        elif now.busy_share < BUSY_SHARE_CALM and now.loop_lag_s < LAG_S_CALM:
+        elif is_held or (now.busy_share < BUSY_SHARE_CALM and now.loop_lag_s < LAG_S_CALM):
             executor.is_saturated = False
 
     def _text(self, loads: list[_Load], verb: str, how_long: str) -> str:
@@ -138,7 +151,10 @@ class SaturationWatch:
         advice = "Use fewer vus, add an interval between iterations, or give it more cores."
         if worst.wait_share > WAIT_SHARE_NAMED:
             facts = f"waited for a core {worst.wait_share:.0%} of the time, {facts}"
-            advice = f"Other processes take its cores: stop or move them. {advice}"
+            advice = (
+                "There are too few cores for what runs on this machine: stop or move other "
+                "processes, or use a machine with more cores."
+            )
         return (
             f"{self._workflow}: the load generator itself {verb} saturated on {cores}{how_long} "
             f"({facts}), so latencies are suspect: they contain its own delay. {advice}"

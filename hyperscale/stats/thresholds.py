@@ -14,6 +14,7 @@ from hyperscale.stats.workflow import MetricStats, WorkflowStats
 
 _NS_PER_S = 1e9
 
+
 # The first requests of a run open connections and find caches cold. They must not abort a run.
 ABORT_AFTER_S = 2.0
 
@@ -46,20 +47,30 @@ def judge_all(stats: WorkflowStats) -> list[Verdict]:
 
 
 def abort_verdict(thresholds: Iterable[Threshold], stats: WorkflowStats) -> Verdict | None:
-    """Return the verdict on the first `abort_on_fail` threshold that can no longer pass; else None.
+    """Return the verdict on the first `abort_on_fail` threshold that fails now; else None."""
+    aborting = (threshold for threshold in thresholds if threshold.abort_on_fail)
+    return next(iter(failing_now(aborting, stats)), None)
 
-    Nothing aborts in the first seconds, without samples, or because of a lower limit on a count,
+
+def failing_now(thresholds: Iterable[Threshold], stats: WorkflowStats) -> list[Verdict]:
+    """Return the verdicts on thresholds that fail while the workflow runs.
+
+    None fails in the first seconds, without samples, or because of a lower limit on a count,
     which may still be reached.
     """
     if stats.elapsed_s < ABORT_AFTER_S:
-        return None
-    for threshold in thresholds:
-        if not threshold.abort_on_fail or _may_still_grow_to(threshold, stats):
-            continue
-        verdict = judge(threshold, stats)
-        if not verdict.passed and _value(threshold, stats)[1]:
-            return verdict
-    return None
+        return []
+    judged = [
+        judge(threshold, stats)
+        for threshold in thresholds
+        if not _may_still_grow_to(threshold, stats) and _value(threshold, stats)[1]
+    ]
+    return [verdict for verdict in judged if not verdict.passed]
+
+
+def judges_checks(thresholds: Iterable[Threshold]) -> bool:
+    """Return True if a threshold, and not each check, decides how many checks may fail."""
+    return any(threshold.key == CHECKS_KEY for threshold in thresholds)
 
 
 def _may_still_grow_to(threshold: Threshold, stats: WorkflowStats) -> bool:

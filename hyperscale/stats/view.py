@@ -10,7 +10,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from hyperscale._native import SeriesValue
+from hyperscale.plan.thresholds import thresholds_of
 from hyperscale.stats.histograms import quantile_ms
+from hyperscale.stats.holds import is_loop_held
+from hyperscale.stats.reasons import ReasonKind, reasons_against
+from hyperscale.stats.standing import Standing, standing_of
+from hyperscale.stats.thresholds import judges_checks
 from hyperscale.stats.workflow import WorkflowStats
 
 # Current rates are those of the last two seconds: long enough to be steady although reports come
@@ -19,6 +24,7 @@ RATE_WINDOW_S = 2.0
 # Percentiles change slowly, and computing them decodes one histogram per part and step.
 LATENCY_REFRESH_S = 0.5
 LATENCY_PARTS_PER_S = 500
+FAILURES_SHOWN = 5
 # Fields of `StepView` that are percentiles.
 _QUANTILES = {"p50_ms": 0.50, "p90_ms": 0.90, "p95_ms": 0.95, "p99_ms": 0.99, "max_ms": 1.0}
 
@@ -44,6 +50,17 @@ class CheckView:
     passed: int
     failed: int
     first_failure: str | None = None
+    is_allowed: bool = False  # a threshold on `checks` decides how many may fail
+
+
+@dataclass(frozen=True, slots=True)
+class FailureView:
+    """Calls of a step that failed with one message."""
+
+    step: str
+    error: str
+    message: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +75,46 @@ class StepView:
     cut: int
     skipped: int
     sent: int
-    rate_now: float
+    rate_now: float  # calls per second
     p50_ms: float | None
     p90_ms: float | None
     p95_ms: float | None
     p99_ms: float | None
     max_ms: float | None
+    none: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadView:
+    unit: str  # requests or steps
+    count: int
+    rate_now: float
+    rate_total: float
+    rate_series: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowView:
-    """One workflow so far. Totals and plots are of its headline steps, errors of all steps."""
+    """One workflow so far. Calls and plots are of its headline steps, requests and errors of all
+    steps."""
 
     name: str
     status: ViewStatus
     vus: int = 0
     cores: int = 0
+    shared_cores: int = 0  # cores it shares with other workflows of the run; 0: none
     elapsed_s: float = 0.0
     duration_s: float = 0.0
     progress: float = 0.0  # 0 to 1
-    rate_now: float = 0.0
+    rate_now: float = 0.0  # calls of headline steps per second
     rate_total: float = 0.0
+    requests_now: float = 0.0  # requests per second, of all steps but setup and teardown
+    requests_total: float = 0.0
+    sent: int = 0  # requests
     total: int = 0
     ok: int = 0
     failed: int = 0
+    none: int = 0
     cut: int = 0
     iterations: int = 0
     steps: tuple[StepView, ...] = ()
@@ -89,11 +122,29 @@ class WorkflowView:
     status_codes: Mapping[int, int] = field(default_factory=dict)
     # Finished intervals from the start of the workflow, `series_interval_s` apart.
     series_interval_s: int = 1
-    rate_series: tuple[float, ...] = ()  # per second
+    rate_series: tuple[float, ...] = ()  # calls per second
+    requests_series: tuple[float, ...] = ()  # requests per second
     failed_series: tuple[float, ...] = ()  # per second
     latency_series: tuple[tuple[float, float], ...] = ()  # (p50_ms, p99_ms); 0 = nothing timed
     checks: tuple[CheckView, ...] = ()
     error: str | None = None
+    failures: tuple[FailureView, ...] = ()  # the most frequent of all steps
+    faults: tuple[str, ...] = ()  # why it fails the run, or would if it ended now
+    # Code of the test holds the event loop, so latencies are suspect.
+    is_loop_held: bool = False
+
+    @property
+    def standing(self) -> Standing:
+        return standing_of(self.status, has_faults=bool(self.faults))
+
+    @property
+    def load(self) -> LoadView:
+        """What people look at first: its requests, or its steps if it sends none that count."""
+        if self.sent or not self.total:
+            return LoadView(
+                "requests", self.sent, self.requests_now, self.requests_total, self.requests_series
+            )
+        return LoadView("steps", self.total, self.rate_now, self.rate_total, self.rate_series)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +166,8 @@ class RunView:
     warnings: tuple[str, ...] = ()
     usage: tuple[WorkerUsage, ...] = ()  # of a job on a cluster: the busiest workers first
     waiting: str = ""  # of a job on a cluster: its place in the queue for cores, if it has one
-    # What is saturated now (a workflow, the workers) -> a warning, whose figures change.
+    # What is saturated or holds the loop (a workflow, the workers, a step) -> a warning, whose
+    # figures change.
     saturation: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -127,6 +179,7 @@ class RunView:
 class _Sample:
     now_s: float
     headline: int
+    requests: int
     steps: dict[str, int]
 
 
@@ -135,10 +188,13 @@ class LiveMeter:
 
     def __init__(self, stats: WorkflowStats) -> None:
         self._stats = stats
+        self._allows_checks_to_fail = judges_checks(thresholds_of(stats.plan))
         self._samples: deque[_Sample] = deque()
         self._has_begun = False
         self._percentiles: dict[str, dict[str, float | None]] = {}  # by step
         self._percentiles_at_s: float | None = None
+        self._faults: tuple[str, ...] = ()
+        self._failures: tuple[FailureView, ...] = ()
         self._series: list[SeriesValue] = []
         self._series_finished_s = -1
 
@@ -148,15 +204,17 @@ class LiveMeter:
         now_s: float,
         status: ViewStatus,
         cores: int,
+        shared_cores: int = 0,
         error: str | None = None,
         is_final: bool = False,
     ) -> WorkflowView:
         """Return a snapshot. With `is_final` percentiles are computed again, however recent."""
         stats, plan = self._stats, self._stats.plan
         headline, everything = stats.headline_counts(), stats.total_counts()
-        first, last = self._sample(now_s, headline.total)
+        requests = stats.load_counts().sent
+        first, last = self._sample(now_s, headline.total, requests)
         span_s = last.now_s - first.now_s
-        self._refresh_percentiles(now_s, is_final)
+        self._refresh_percentiles(now_s, status, is_final)
         self._refresh_series(is_final)
         elapsed_s = stats.elapsed_s
         interval_s = stats.series_interval_s
@@ -168,14 +226,19 @@ class LiveMeter:
             status=status,
             vus=stats.vus,
             cores=cores,
+            shared_cores=shared_cores,
             elapsed_s=elapsed_s,
             duration_s=plan.duration_s,
             progress=min(1.0, max(0.0, done)),
             rate_now=_rate(last.headline - first.headline, span_s),
             rate_total=_rate(headline.total, elapsed_s),
+            requests_now=_rate(last.requests - first.requests, span_s),
+            requests_total=_rate(requests, elapsed_s),
+            sent=everything.sent,
             total=headline.total,
             ok=headline.ok,
             failed=headline.failed,
+            none=headline.none,
             cut=headline.cut,
             iterations=stats.iterations,
             steps=tuple(
@@ -185,27 +248,36 @@ class LiveMeter:
             status_codes=everything.status_codes,
             series_interval_s=interval_s,
             rate_series=tuple(value.total / interval_s for value in self._series),
+            requests_series=tuple(value.sent / interval_s for value in self._series),
             failed_series=tuple(value.failed / interval_s for value in self._series),
             latency_series=tuple(
                 (value.p50_ms or 0.0, value.p99_ms or 0.0) for value in self._series
             ),
             checks=tuple(
-                CheckView(check.name, check.passed, check.failed, check.first_failure)
+                CheckView(
+                    check.name,
+                    check.passed,
+                    check.failed,
+                    check.first_failure,
+                    is_allowed=self._allows_checks_to_fail,
+                )
                 for check in stats.checks()
             ),
             error=error,
+            failures=self._failures,
+            faults=self._faults,
+            is_loop_held=is_loop_held(stats),
         )
 
-    def _sample(self, now_s: float, headline: int) -> tuple[_Sample, _Sample]:
+    def _sample(self, now_s: float, headline: int, requests: int) -> tuple[_Sample, _Sample]:
         """Record the totals; return the oldest sample of the window and the new one."""
         steps = {name: self._stats.counts(name).total for name, _ in self._stats.steps}
-        last = _Sample(now_s, headline, steps)
+        last = _Sample(now_s, headline, requests, steps)
         if not self._has_begun and self._stats.elapsed_s > 0:
             self._has_begun = True
             # Rates count from the start of the load, not from the first view before it.
-            before = (
-                self._samples[-1] if self._samples else _Sample(0.0, 0, dict.fromkeys(steps, 0))
-            )
+            nothing = _Sample(0.0, 0, 0, dict.fromkeys(steps, 0))
+            before = self._samples[-1] if self._samples else nothing
             self._samples.clear()
             self._samples.append(replace(before, now_s=now_s - self._stats.elapsed_s))
         self._samples.append(last)
@@ -214,7 +286,7 @@ class LiveMeter:
             self._samples.popleft()
         return self._samples[0], last
 
-    def _refresh_percentiles(self, now_s: float, is_final: bool) -> None:
+    def _refresh_percentiles(self, now_s: float, status: ViewStatus, is_final: bool) -> None:
         at_s = self._percentiles_at_s
         # The more parts have histograms to merge, the less often percentiles are computed.
         again_s = max(LATENCY_REFRESH_S, self._stats.parts / LATENCY_PARTS_PER_S)
@@ -226,6 +298,20 @@ class LiveMeter:
                 field: quantile_ms(histogram, q) for field, q in _QUANTILES.items()
             }
         self._percentiles_at_s = now_s
+        self._failures = self._most_frequent_failures()
+        failed_as = str(status) if is_final and status != ViewStatus.COMPLETED else None
+        reasons = reasons_against(self._stats, is_final=is_final, failed_as=failed_as)
+        self._faults = tuple(each.text for each in reasons if each.kind is not ReasonKind.STATUS)
+
+    def _most_frequent_failures(self) -> tuple[FailureView, ...]:
+        found = [
+            FailureView(name, row.error, row.message, row.count)
+            for name, _ in self._stats.steps
+            if self._stats.counts(name).failed
+            for row in self._stats.failures(name)[0]
+        ]
+        found.sort(key=lambda each: (-each.count, each.step, each.message))
+        return tuple(found[:FAILURES_SHOWN])
 
     def _refresh_series(self, is_final: bool) -> None:
         finished_s = self._stats.finished_s
@@ -247,6 +333,7 @@ class LiveMeter:
             cut=counts.cut,
             skipped=counts.skipped,
             sent=counts.sent,
+            none=counts.none,
             rate_now=_rate(last.steps[name] - first.steps[name], span_s),
             **self._percentiles[name],
         )

@@ -1,13 +1,14 @@
 """The statistics of one workflow, merged from the reports of its parts.
 
 The merge is native (`ReportMerge`); this module adds what the plan knows: which steps make the
-*headline* (its TEST steps, or its ACTION steps if it has no TEST step) and the kinds of metrics.
+*headline* (its TEST steps, or its ACTION steps if it has no TEST step), which send its load (both)
+and the kinds of metrics.
 """
 
 from dataclasses import dataclass
 from typing import Self
 
-from hyperscale._native import MetricTotal, ReportMerge
+from hyperscale._native import Histogram, MetricTotal, ReportMerge
 from hyperscale.plan import MetricKind, StepKind, WorkflowPlan
 from hyperscale.stats.histograms import METRIC_SCALE
 
@@ -60,16 +61,25 @@ class WorkflowStats(ReportMerge):
     def __new__(cls, plan: WorkflowPlan) -> Self:
         steps = tuple((step.name, step.kind) for step in plan.steps if step.kind in _RECORDED)
         tests = tuple(name for name, kind in steps if kind is StepKind.TEST)
-        headline = tests or tuple(name for name, kind in steps if kind is StepKind.ACTION)
+        actions = tuple(name for name, kind in steps if kind is StepKind.ACTION)
+        headline = tests or actions
         made = super().__new__(
             cls,
             plan.name,
             [name for name, _ in steps],
             headline=headline,
+            senders=(*tests, *actions),
             checks=[step.name for step in plan.steps if step.kind is StepKind.CHECK],
         )
         made.plan, made.headline_steps, made.steps = plan, headline, steps
         return made
+
+    def headline_cut(self) -> Histogram:
+        """Return how long the requests that were cut had taken, over all headline steps."""
+        merged = Histogram()
+        for name in self.headline_steps:
+            merged.merge(self.cut(name))
+        return merged
 
     def metrics(self) -> list[MetricStats]:
         """Return every metric of the plan."""

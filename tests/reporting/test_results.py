@@ -192,3 +192,28 @@ def test_a_saturated_workflow_marks_the_run() -> None:
     assert result.saturated
     assert result.warnings == ["slow disk", "Shop: saturated"]
     assert result.workflows[0].warnings == ["Shop: saturated"]
+
+
+def test_the_series_of_a_workflow_has_its_users_and_percentiles() -> None:
+    stats = WorkflowStats(make_plan(duration_s=6.0))
+    for slot, users in enumerate(((0, 2, 1, 5), (0, 5, 4, 1))):
+        part = Part(slot=slot, users=users)
+        for second in range(6 - slot):  # the second part ends a second earlier
+            for n in range(100):
+                part.request("login", (n + 1) * 1_000_000, at_s=second + 0.5)
+        part.elapsed_s = 6.0 - slot
+        stats.apply(part.report())
+    result = build_result(
+        file="shop.py",
+        status=RunStatus.COMPLETED,
+        started_at=STARTED_AT,
+        elapsed_s=8.0,
+        outcomes=[WorkflowOutcome(stats=stats, status=RunStatus.COMPLETED, cores=2, began_s=1.25)],
+    )
+    (workflow,) = result.workflows
+    assert workflow.began_seconds == 1.25
+    assert [point.vus for point in workflow.series] == [7, 10, 10, 10, 6, 5]
+    for point in workflow.series:
+        shown = (point.p50_ms, point.p90_ms, point.p95_ms, point.p99_ms)
+        assert shown == pytest.approx((50, 90, 95, 99), rel=0.001)
+    assert {point.vus for step in workflow.steps for point in step.series} == {None}

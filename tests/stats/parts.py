@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from hyperscale._native import Histogram, Report
 from hyperscale.plan import (
     MetricKind,
@@ -13,6 +15,7 @@ from hyperscale.plan import (
 )
 from tests.lab.reports import (
     CheckReport,
+    HoldReport,
     MetricReport,
     PartReport,
     SeriesPoint,
@@ -29,6 +32,7 @@ def make_plan(
     thresholds: tuple[ThresholdPlan, ...] = (),
     duration_s: float = 60.0,
     iterations: int | None = None,
+    allow_failures: bool = False,
     metrics: tuple[tuple[str, MetricKind], ...] = (
         ("carts", MetricKind.COUNT),
         ("render", MetricKind.TIMER),
@@ -48,6 +52,7 @@ def make_plan(
         ),
         metrics=tuple(MetricPlan(name=name, kind=kind) for name, kind in metrics),
         thresholds=thresholds,
+        allow_failures=allow_failures,
     )
 
 
@@ -58,7 +63,7 @@ class Part:
     slot: int = 0
     counts: dict[str, StepCounts] = field(default_factory=dict)
     latency: dict[str, Histogram] = field(default_factory=dict)
-    seconds: dict[tuple[str, int], tuple[int, int, Histogram]] = field(default_factory=dict)
+    seconds: dict[tuple[str, int], tuple[int, int, int, Histogram]] = field(default_factory=dict)
     check: CheckReport = field(default_factory=lambda: CheckReport(name="is_fast"))
     metrics: dict[str, MetricReport] = field(default_factory=dict)
     distributions: dict[str, Histogram] = field(default_factory=dict)
@@ -66,14 +71,23 @@ class Part:
     elapsed_s: float = 0.0
     cpu_s: float = 0.0
     cpu_wait_s: float = 0.0
+    holds: dict[str, HoldReport] = field(default_factory=dict)
+    raised: int = 0
+    users: tuple[int, ...] = (0, 5)  # second, users from then on, second, …
 
     def request(
-        self, step: str, latency_ns: int | None, *, ok: bool = True, at_s: float | None = None
+        self,
+        step: str,
+        latency_ns: int | None,
+        *,
+        ok: bool = True,
+        at_s: float | None = None,
+        sent: int = 1,
     ) -> None:
         self.elapsed_s = max(self.elapsed_s, at_s or 0.0)
         counts = self.counts.setdefault(step, StepCounts())
         counts.total += 1
-        counts.sent += 1
+        counts.sent += sent
         counts.bytes_sent += 100
         if ok:
             counts.ok += 1
@@ -82,11 +96,20 @@ class Part:
             counts.failed += 1
             counts.errors["timeout"] = counts.errors.get("timeout", 0) + 1
         second = (step, int(self.elapsed_s))
-        total, failed, histogram = self.seconds.get(second, (0, 0, Histogram()))
+        total, failed, requests, histogram = self.seconds.get(second, (0, 0, 0, Histogram()))
         if latency_ns is not None:
             self.latency.setdefault(step, Histogram()).record(latency_ns)
             histogram.record(latency_ns)
-        self.seconds[second] = (total + 1, failed + (not ok), histogram)
+        self.seconds[second] = (total + 1, failed + (not ok), requests + sent, histogram)
+
+    def hold(self, name: str, held_s: float, *, cpu_s: float = 0.0) -> None:
+        if held_s:
+            hold = self.holds.setdefault(name, HoldReport(name=name))
+            hold.count += 1
+            hold.seconds += held_s
+            hold.max_s = max(hold.max_s, held_s)
+            hold.cpu_s += cpu_s
+            hold.location = "shop.py:14"
 
     def judge(self, passed: bool) -> None:
         if passed:
@@ -141,6 +164,7 @@ class Part:
             sequence=self.sequence,
             elapsed_s=self.elapsed_s,
             vus=5,
+            users=list(self.users),
             iterations=sum(c.total for c in self.counts.values()),
             steps=[self._step(step, histograms, series_from) for step in self.counts],
             checks=[
@@ -152,6 +176,9 @@ class Part:
                 )
             ],
             metrics=metrics,
+            holds=[replace(hold) for hold in self.holds.values()],
+            loop_s=self.elapsed_s,
+            raised=self.raised,
             cpu_s=self.cpu_s,
             cpu_wait_s=self.cpu_wait_s,
             loop_lag_s=loop_lag_s,
@@ -166,6 +193,7 @@ class Part:
                 total=counts.total,
                 ok=counts.ok,
                 failed=counts.failed,
+                none=counts.none,
                 cut=counts.cut,
                 skipped=counts.skipped,
                 sent=counts.sent,
@@ -177,8 +205,10 @@ class Part:
             latency=latency.encode() if histograms else None,
             phases={"first_byte": latency.encode()} if histograms else None,
             series=[
-                SeriesPoint(second=second, total=total, failed=failed, latency=h.encode())
-                for (name, second), (total, failed, h) in sorted(self.seconds.items())
+                SeriesPoint(
+                    second=second, total=total, failed=failed, sent=sent, latency=h.encode()
+                )
+                for (name, second), (total, failed, sent, h) in sorted(self.seconds.items())
                 if name == step and second >= series_from
             ],
         )

@@ -54,6 +54,8 @@ def picture(stats: WorkflowStats) -> dict[str, Any]:
             name: {phase: h.encode() for phase, h in stats.phases(name).items()}
             for name, _ in stats.steps
         },
+        "cut": {name: stats.cut(name).encode() for name, _ in stats.steps},
+        "load": stats.load_counts(),
         "series": {name: stats.series(name) for name, _ in stats.steps},
         "headline_series": stats.headline_series(),
         "checks": stats.checks(),

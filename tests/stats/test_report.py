@@ -20,6 +20,7 @@ def busy_part(seconds: int = 30) -> Part:
             part.request(step, (second + 1) * MS, ok=second % 3 > 0, at_s=second + 0.5)
     part.judge(passed=False)
     part.measure("render", "timer", 0.25)
+    part.hold("pay", 0.03, cpu_s=0.01)
     return part
 
 

@@ -10,12 +10,14 @@ def run(
     cpu_share: float = 0.3,
     wait_share: float = 0.0,
     lag_s: float = 0.0,
+    held_share: float = 0.0,
     every_s: float = 0.1,
 ) -> None:
     for _ in range(round(seconds / every_s)):
         part.elapsed_s += every_s
         part.cpu_s += every_s * cpu_share
         part.cpu_wait_s += every_s * wait_share
+        part.hold("pay", every_s * held_share)
         watch.observe(part.report(histograms=False, loop_lag_s=lag_s))
 
 
@@ -101,4 +103,13 @@ def test_a_core_that_waits_for_other_processes_is_saturated_when_never_idle() ->
     text = watch.live_warning()
     assert text is not None
     assert "waited for a core 35% of the time, CPU 60%" in text
-    assert "Other processes take its cores" in text
+    assert "too few cores" in text
+    assert "fewer vus" not in text
+
+
+def test_a_loop_that_code_of_the_test_holds_is_late_but_not_saturated() -> None:
+    watch, part = SaturationWatch("Shop"), Part()
+    run(watch, part, 6, lag_s=0.3, held_share=0.6)
+    assert not watch.was_saturated
+    run(watch, part, 6, lag_s=0.3)
+    assert watch.is_saturated

@@ -35,6 +35,23 @@ def test_the_current_rate_does_not_include_the_time_before_the_start() -> None:
         assert view.steps[0].rate_now == pytest.approx(100, rel=0.01)
 
 
+def test_requests_are_counted_as_sent_by_all_steps_and_steps_beside_them() -> None:
+    stats = WorkflowStats(make_plan())
+    meter, part = LiveMeter(stats), Part()
+    for second in range(4):
+        for _ in range(10):
+            part.request("login", 5 * MS, at_s=second + 0.5, sent=3)
+            part.request("note", 5 * MS, at_s=second + 0.5)  # an action: no step of the headline
+        part.counts["login"].none += 5
+        stats.apply(part.report())
+        view = meter.view(now_s=100 + second, status="running", cores=1)
+    assert (view.total, view.none, view.sent) == (40, 20, 160)
+    assert (view.rate_now, view.requests_now) == (10, 40)
+    assert view.requests_total == pytest.approx(160 / 3.5)
+    assert (view.rate_series, view.requests_series) == ((10, 10, 10), (40, 40, 40))
+    assert (view.load.unit, view.load.count) == ("requests", 160)
+
+
 def test_a_stall_shows_as_a_rate_of_zero() -> None:
     stats = WorkflowStats(make_plan())
     meter, part = LiveMeter(stats), Part()

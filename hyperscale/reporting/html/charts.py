@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from hyperscale.reporting.html.markup import Html, count, h, millis, percent, seconds, short
 
-WIDTH, HEIGHT = 640, 240
-LEFT, RIGHT, TOP, BOTTOM = 56, 14, 12, 28
+WIDTH, HEIGHT = 480, 210
+LEFT, RIGHT, TOP, BOTTOM = 60, 12, 12, 28
 PLOT_W = WIDTH - LEFT - RIGHT
 PLOT_H = HEIGHT - TOP - BOTTOM
 
@@ -38,11 +38,20 @@ class Axis:
 
 
 def time_chart(
-    title: str, lines: Sequence[ChartLine], *, until_s: float, unit: str, empty: str
+    title: str,
+    lines: Sequence[ChartLine],
+    *,
+    until_s: float,
+    unit: str,
+    empty: str,
+    mark: Html | None = None,
 ) -> Html:
-    """Draw lines over the seconds of a run. `unit` is "ms" or "/s"."""
+    """Draw lines over the seconds of a run. `unit` is "ms", "/s" or empty for a count."""
     show = millis if unit == "ms" else (lambda value: f"{short(value)}{unit}")
-    return _chart(title, lines, _time_axis(until_s), show_y=show, empty=empty)
+    tick = millis if unit == "ms" else short
+    return _chart(
+        title, lines, _time_axis(until_s), show_y=show, tick_y=tick, empty=empty, mark=mark
+    )
 
 
 def percentile_chart(title: str, lines: Sequence[ChartLine], *, empty: str) -> Html:
@@ -84,7 +93,9 @@ def _chart(
     x_axis: Axis,
     *,
     show_y: Callable[[float], str],
+    tick_y: Callable[[float], str] | None = None,
     empty: str,
+    mark: Html | None = None,
 ) -> Html:
     highest = max((y for line in lines for _, y in line.points if y is not None), default=None)
     if highest is None:
@@ -96,8 +107,14 @@ def _chart(
         return LEFT + PLOT_W * x_axis.place(point[0]), TOP + PLOT_H * (1 - point[1] / top)
 
     drawn = [
-        *(_grid_line(TOP + PLOT_H * (1 - tick / top), show_y(tick)) for tick in y_ticks),
-        *(_x_tick(LEFT + PLOT_W * x_axis.place(x), label) for x, label in x_axis.ticks),
+        *(
+            _grid_line(TOP + PLOT_H * (1 - tick / top), (tick_y or show_y)(tick))
+            for tick in y_ticks
+        ),
+        *(
+            _x_tick(LEFT + PLOT_W * x_axis.place(x), label, is_minor=number % 2 == 1)
+            for number, (x, label) in enumerate(x_axis.ticks)
+        ),
     ]
     for line in lines:
         drawn += _draw(line, place)
@@ -121,12 +138,16 @@ def _chart(
         aria_label=title,
         data_plot=json.dumps(data, separators=(",", ":"), ensure_ascii=False),
     )
-    return _figure(title, svg, lines)
+    return _figure(title, svg, lines, mark)
 
 
-def _figure(title: str, body: Html, lines: Sequence[ChartLine] = ()) -> Html:
+def _figure(
+    title: str, body: Html, lines: Sequence[ChartLine] = (), mark: Html | None = None
+) -> Html:
     legend = [h("span.key", h(f"i.swatch.{line.css}"), line.label) for line in lines]
-    return h("figure", h("figcaption", h("b", title), h("span.legend", legend)), body)
+    return h(
+        "figure", h("figcaption", h("span", h("b", title), mark), h("span.legend", legend)), body
+    )
 
 
 def _draw(
@@ -164,11 +185,13 @@ def _grid_line(y: float, label: str) -> Html:
     return Html(line + h("text.tick", label, x=LEFT - 8, y=_px(y + 3.5), text_anchor="end"))
 
 
-def _x_tick(x: float, label: str) -> Html:
+def _x_tick(x: float, label: str, *, is_minor: bool) -> Html:
+    """Draw the label of a tick; a minor one is left out where there is little room."""
     is_last = x > WIDTH - RIGHT - 20  # centred there, it would be cut off
     anchor = "end" if is_last else "middle"
     x = min(x + 10, WIDTH - 2) if is_last else x
-    return h("text.tick", label, x=_px(x), y=HEIGHT - 8, text_anchor=anchor)
+    tag = "text.tick.minor" if is_minor else "text.tick"
+    return h(tag, label, x=_px(x), y=HEIGHT - 8, text_anchor=anchor)
 
 
 def nice_ticks(highest: float, wanted: int = 4) -> list[float]:
@@ -185,13 +208,17 @@ def nice_ticks(highest: float, wanted: int = 4) -> list[float]:
 _TIME_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)
 
 
+def time_ticks(until_s: float) -> list[tuple[float, str]]:
+    """Return round times from 0 to `until_s`, and how they are written."""
+    step_s = next(
+        (s for s in _TIME_STEPS_S if until_s / s <= 6), 86400 * math.ceil(until_s / 691200)
+    )
+    return [(float(t), seconds(t) if t else "0") for t in range(0, int(until_s) + 1, step_s)]
+
+
 def _time_axis(until_s: float) -> Axis:
     until_s = max(until_s, 1.0)
-    step_s = next(
-        (s for s in _TIME_STEPS_S if until_s / s <= 8), 86400 * math.ceil(until_s / 691200)
-    )
-    ticks = [(float(t), seconds(t) if t else "0") for t in range(0, int(until_s) + 1, step_s)]
-    return Axis(ticks, lambda x: min(x / until_s, 1.0), seconds)
+    return Axis(time_ticks(until_s), lambda x: min(x / until_s, 1.0), seconds)
 
 
 def _nines(p: float) -> float:

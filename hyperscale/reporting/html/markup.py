@@ -5,10 +5,11 @@ a page is text and escaped.
 """
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from hyperscale.reporting.xml_report import xml_text
+from hyperscale.stats.standing import SIGNS, Standing
 
 NOTHING = "\N{EN DASH}"  # shown where there is no number
 _VOID = ("meta",)  # elements without content and end tag
@@ -48,6 +49,34 @@ def join(children: Child) -> Html:
 def _escaped(value: object) -> str:
     """Return `value` escaped, for content and for quoted attributes alike."""
     return html.escape(xml_text(str(value)), quote=True)
+
+
+def badge(standing: Standing, word: str = "") -> Html:
+    """Return the symbol, the word and the colour of a standing."""
+    sign = SIGNS[standing]
+    symbol = h("span.symbol", sign.symbol, aria_hidden="true")
+    return h(f"span.badge.{sign.tone}", symbol, word or standing)
+
+
+def table(
+    title: Child, columns: Sequence[str], rows: Sequence[Sequence[Child]], *, words: int = 1
+) -> Html | None:
+    """Return a panel with a table; None without rows. The first `words` columns hold words.
+
+    On a narrow screen each row becomes a card, in which each cell names its column.
+    """
+    if not rows:
+        return None
+    head = h("tr", [h("th", column, scope="col") for column in columns])
+    body = [
+        h(
+            "tr",
+            [h("td", cell, data_label=column) for column, cell in zip(columns, row, strict=True)],
+        )
+        for row in rows
+    ]
+    shown = h("table", h("thead", head), h("tbody", body))
+    return h(f"div.panel.words-{words}", h("h3", title), h("div.scroll", shown))
 
 
 def count(value: float) -> str:

@@ -17,6 +17,7 @@ from hyperscale.reporting.html.markup import (
     NOTHING,
     Child,
     Html,
+    badge,
     count,
     h,
     millis,
@@ -25,24 +26,34 @@ from hyperscale.reporting.html.markup import (
     seconds,
     short,
     size,
+    table,
 )
+from hyperscale.reporting.html.overview import callout, overview, series_of, whole_intervals
 from hyperscale.reporting.results import (
     CheckResult,
     LatencyMs,
     MetricResult,
     RunResult,
-    RunStatus,
-    SeriesResult,
     StepResult,
     ThresholdResult,
     WorkflowResult,
-    has_passed,
-    is_fruitless,
+    censoring,
+)
+from hyperscale.reporting.verdict import (
+    check_standing,
+    faults_of,
+    run_standing,
+    threshold_standing,
+    thresholds_of,
+    workflow_standing,
 )
 from hyperscale.stats.attempt_results import SegmentResult, UsageResult
 from hyperscale.stats.histograms import merge_encoded, percentile_curve
+from hyperscale.stats.shared_cores import cores_text
+from hyperscale.stats.standing import SIGNS, Standing
 
 STEP_CURVES_MAX = 5  # more lines than colours a reader can tell apart
+_LATENCY_TILES = ("median", "p95", "p99", "slowest")
 _PERCENTILES = ("p50", "p90", "p95", "p99", "p999", "max")
 
 
@@ -79,93 +90,83 @@ def _header(result: RunResult) -> Html:
     ]
     if result.job_id:
         facts.insert(0, ("job", result.job_id))
-    theme = h("button", "◐", id="theme", type="button", title="Light or dark")
-    headline = h("div.headline", h("h1", result.file), _verdict_pill(result), theme)
+    theme = h(
+        "button", "◑", id="theme", type="button", title="Light or dark", aria_label="Light or dark"
+    )
+    headline = h("div.headline", h("h1", result.file), badge(run_standing(result)), theme)
     shown = [h("div", h("dt", key), h("dd", value)) for key, value in facts]
     return h("header", h("div.wide", headline, h("dl.facts", shown)))
 
 
-def _verdict_pill(result: RunResult) -> Html:
-    if result.status is not RunStatus.COMPLETED:
-        return _status_pill(result.status)
-    if result.passed and any(map(is_fruitless, result.workflows)):
-        return h("span.pill.bad", "completed without a request that succeeded")
-    if result.passed:
-        return h("span.pill.ok", "passed")
-    return h("span.pill.bad", "failed thresholds or checks")
-
-
-def _status_pill(status: RunStatus) -> Html:
-    css = {RunStatus.COMPLETED: "ok", RunStatus.FAILED: "bad"}.get(status, "warn")
-    return h(f"span.pill.{css}", status.value)
-
-
 def _main(result: RunResult) -> Html:
-    links = [
-        h("a", workflow.name, _dot(workflow, result.thresholds), href=f"#w{n}")
-        for n, workflow in enumerate(result.workflows)
-    ]
     return h(
         "main.wide",
-        [h("p.callout.warn", text) for text in result.warnings],
-        h("nav", links) if len(links) > 1 else None,
+        overview(result),
         [_workflow(f"w{n}", workflow, result) for n, workflow in enumerate(result.workflows)],
     )
-
-
-def _dot(workflow: WorkflowResult, thresholds: Sequence[ThresholdResult]) -> Html:
-    own = [threshold for threshold in thresholds if threshold.workflow == workflow.name]
-    is_good = has_passed(workflow.status, own, [workflow]) and not is_fruitless(workflow)
-    return h(f"i.dot-mark.{'ok' if is_good else 'bad'}")
 
 
 # -- a workflow
 
 
 def _workflow(anchor: str, workflow: WorkflowResult, result: RunResult) -> Html:
-    own = [each for each in result.thresholds if each.workflow == workflow.name]
+    own = thresholds_of(workflow, result)
+    reasons = [workflow.error] if workflow.error else faults_of(workflow)
+    if len(result.workflows) == 1:
+        reasons = []  # they are at the top of the page
     usage = [each for each in result.usage if each.workflow == workflow.name]
     facts = [
         f"{count(workflow.vus)} virtual users",
-        f"{workflow.cores} core{'' if workflow.cores == 1 else 's'}",
+        cores_text(workflow.cores, workflow.shared_cores),
         f"{seconds(workflow.elapsed_seconds)} of {seconds(workflow.duration_seconds)}",
         f"{count(workflow.iterations)} iterations",
     ]
     tags = [h("span.chip", tag) for tag in workflow.tags]
+    suspect = "loop held: latencies are suspect" if workflow.loop_held else "latencies suspect"
     return h(
         "section.workflow",
-        h("div.headline", h("h2", workflow.name), _status_pill(workflow.status), tags),
+        h(
+            "div.headline",
+            h("h2", workflow.name),
+            badge(workflow_standing(workflow)),
+            badge(Standing.SUSPECT, suspect) if _is_suspect(workflow) else None,
+            tags,
+        ),
         h("p.muted", " · ".join(facts)),
-        h("p.callout.bad", workflow.error) if workflow.error else None,
+        [callout(workflow_standing(workflow), reason) for reason in reasons],
         _tiles(workflow),
+        callout(Standing.SUSPECT, cut) if (cut := censoring(workflow)) else None,
         h("div.columns", _thresholds(own), _checks(workflow.checks, own)),
         _workflow_charts(workflow),
-        _steps_table(workflow.steps),
+        _steps_table(workflow),
         _metrics(workflow.metrics),
         _workers(usage, result.segments),
-        [_step_details(step, workflow.elapsed_seconds) for step in workflow.steps if step.total],
+        [_step_details(step, workflow) for step in workflow.steps if step.total or step.sent],
         id=anchor,
     )
 
 
 def _tiles(workflow: WorkflowResult) -> Html:
     latency = workflow.latency_ms
+    none = f", {count(workflow.none)} none" if workflow.none else ""
     not_ok = f"{count(workflow.failed)} failed, {count(workflow.cut)} cut at the end"
     tiles = [
-        ("requests", short(workflow.total), f"{count(workflow.ok)} ok"),
-        ("rate", rate(workflow.rate_per_second), f"{count(workflow.sent)} sent in all"),
+        ("requests", short(workflow.sent), rate(workflow.requests_per_second)),
+        ("steps", short(workflow.total), f"{rate(workflow.rate_per_second)}{none}"),
         ("failed", percent(workflow.failed, workflow.total), not_ok),
         ("median", millis(latency.p50), f"mean {millis(latency.mean)}"),
         ("p95", millis(latency.p95), f"p90 {millis(latency.p90)}"),
         ("p99", millis(latency.p99), f"p99.9 {millis(latency.p999)}"),
         ("slowest", millis(latency.max), f"fastest {millis(latency.min)}"),
     ]
+    mark = h("span.suspect", SIGNS[Standing.SUSPECT].symbol, title="suspect")
+    mark = mark if _is_suspect(workflow) else Html("")
     return h(
         "div.tiles",
         [
             h(
-                "div.tile.bad" if name == "failed" and workflow.failed else "div.tile",
-                h("span.name", name),
+                "div.tile.failed" if name == "failed" and workflow.failed else "div.tile",
+                h("span.name", name, mark if name in _LATENCY_TILES else None),
                 h("span.value", value),
                 h("span.note", note),
             )
@@ -182,7 +183,18 @@ def _workflow_charts(workflow: WorkflowResult) -> Html:
             ChartLine(step.name, f"c{n}", percentile_curve(_merged([step])))
             for n, step in enumerate(steps, start=1)
         ]
-    return _charts(workflow, workflow.elapsed_seconds, lines, workflow.steps)
+    return _charts(
+        workflow,
+        workflow.elapsed_seconds,
+        lines,
+        workflow.steps,
+        is_suspect=_is_suspect(workflow),
+    )
+
+
+def _is_suspect(workflow: WorkflowResult) -> bool:
+    """Return True if its latencies contain delays of the load generator itself."""
+    return workflow.saturated or workflow.loop_held
 
 
 def headline_steps(steps: Sequence[StepResult]) -> list[StepResult]:
@@ -200,39 +212,52 @@ def _charts(
     elapsed_s: float,
     percentiles: Sequence[ChartLine],
     steps: Iterable[StepResult],
+    *,
+    is_suspect: bool,
 ) -> Html:
     return h(
         "div.charts",
-        *_time_charts(source.series, source.series_interval_seconds, elapsed_s),
+        *_time_charts(source, elapsed_s, is_suspect=is_suspect),
         percentile_chart("Latency by percentile", percentiles, empty="Nothing was timed."),
         bars("Outcomes", _outcomes(steps), empty="Nothing ended."),
     )
 
 
 def _time_charts(
-    series: Sequence[SeriesResult], interval_s: int, elapsed_s: float
-) -> tuple[Html, Html]:
-    done, failed, p50, p99 = [], [], [], []
-    for point in series:
-        # The last interval is seldom whole. As a rate it counts for the time it had, and
-        # if that was short it says nothing.
-        width_s = min(interval_s, elapsed_s - point.at_seconds)
-        if width_s < interval_s / 2 and len(series) > 1:
-            continue
-        at_s = point.at_seconds + max(width_s, 0.0) / 2
-        width_s = width_s if width_s > 0 else interval_s
-        done.append((at_s, point.total / width_s))
-        failed.append((at_s, point.failed / width_s))
-        p50.append((at_s, point.p50_ms))
-        p99.append((at_s, point.p99_ms))
-    rates = [ChartLine("finished", "c0", done, is_area=True)]
+    source: WorkflowResult | StepResult, elapsed_s: float, *, is_suspect: bool
+) -> list[Html]:
+    intervals = whole_intervals(source.series, source.series_interval_seconds, elapsed_s)
+    requests = series_of(intervals, lambda point, width_s: point.sent / width_s)
+    failed = series_of(intervals, lambda point, width_s: point.failed / width_s)
+    if any(y for _, y in requests):
+        title, rates = "Requests per second", [ChartLine("requests", "c0", requests, is_area=True)]
+    else:
+        done = series_of(intervals, lambda point, width_s: point.total / width_s)
+        title, rates = "Steps per second", [ChartLine("steps", "c0", done, is_area=True)]
     if any(y for _, y in failed):
-        rates.append(ChartLine("failed", "bad", failed, is_area=True))
-    latencies = [ChartLine("p99", "c1", p99), ChartLine("p50", "c0", p50)]
-    return (
-        time_chart("Rate", rates, until_s=elapsed_s, unit="/s", empty="Nothing ended."),
-        time_chart("Latency", latencies, until_s=elapsed_s, unit="ms", empty="Nothing was timed."),
-    )
+        rates.append(ChartLine("failed steps", "failed", failed, is_area=True))
+    latencies = [
+        ChartLine("p99", "c1", series_of(intervals, lambda point, _: point.p99_ms)),
+        ChartLine("p95", "c3", series_of(intervals, lambda point, _: point.p95_ms)),
+        ChartLine("p90", "c2", series_of(intervals, lambda point, _: point.p90_ms)),
+        ChartLine("p50", "c0", series_of(intervals, lambda point, _: point.p50_ms)),
+    ]
+    users = series_of(intervals, lambda point, _: point.vus)
+    charts = [
+        time_chart(title, rates, until_s=elapsed_s, unit="/s", empty="Nothing ended."),
+        time_chart(
+            "Latency",
+            latencies,
+            until_s=elapsed_s,
+            unit="ms",
+            empty="Nothing was timed.",
+            mark=badge(Standing.SUSPECT) if is_suspect else None,
+        ),
+    ]
+    if any(y is not None for _, y in users):
+        lines = [ChartLine("looping", "c4", users, is_area=True)]
+        charts.insert(1, time_chart("Virtual users", lines, until_s=elapsed_s, unit="", empty=""))
+    return charts
 
 
 def _outcomes(steps: Iterable[StepResult]) -> list[tuple[str, int, str]]:
@@ -244,29 +269,14 @@ def _outcomes(steps: Iterable[StepResult]) -> list[tuple[str, int, str]]:
         errors.update(step.errors)
     if codes:
         del errors["status"]  # a failed status is a bar among the codes already
-    colours = {"2": "ok", "3": "c0", "4": "warn", "5": "bad"}
+    colours = {"2": "ok", "3": "c0", "4": "warn", "5": "failed"}
     return [
         *((code, n, colours.get(code[:1], "c0")) for code, n in sorted(codes.items())),
-        *((error, n, "bad") for error, n in sorted(errors.items())),
+        *((error, n, "failed") for error, n in sorted(errors.items())),
     ]
 
 
 # -- tables
-
-
-def _table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[Child]], *, css: str = "words-1"
-) -> Html | None:
-    if not rows:
-        return None
-    head = h("tr", [h("th", column, scope="col") for column in columns])
-    body = [h("tr", [h("td", cell) for cell in row]) for row in rows]
-    table = h("table", h("thead", head), h("tbody", body))
-    return h(f"div.panel.{css}", h("h3", title), h("div.scroll", table))
-
-
-def _mark(is_good: bool) -> Html:
-    return h("span.mark.ok", "passed") if is_good else h("span.mark.bad", "failed")
 
 
 def _noted(name: str, note: str) -> list[Child]:
@@ -279,40 +289,41 @@ def _thresholds(thresholds: Sequence[ThresholdResult]) -> Html | None:
         value = "no samples"
         if threshold.value is not None:
             value = f"{threshold.value:,.4g}{threshold.unit}"
-        rows.append([threshold.name, threshold.limit, value, _mark(threshold.passed)])
-    return _table("Thresholds", ("name", "limit", "measured", ""), rows)
+        rows.append([threshold.name, threshold.limit, value, badge(threshold_standing(threshold))])
+    return table("Thresholds", ("name", "limit", "measured", ""), rows)
 
 
 def _checks(checks: Sequence[CheckResult], thresholds: Sequence[ThresholdResult]) -> Html | None:
     rows: list[list[Child]] = []
     for check in checks:
         name = _noted(check.name, check.first_failure) if check.first_failure else check.name
-        mark = _check_mark(check, thresholds)
+        mark = badge(check_standing(check, thresholds))
         rows.append([name, count(check.passed), count(check.failed), mark])
-    return _table("Checks", ("name", "held", "did not", ""), rows)
+    return table("Checks", ("name", "held", "did not", ""), rows)
 
 
-def _check_mark(check: CheckResult, thresholds: Sequence[ThresholdResult]) -> Html:
-    if not check.passed and not check.failed:
-        return h("span.muted", "never ran")
-    judged = [threshold.passed for threshold in thresholds if threshold.name == "checks"]
-    if check.failed and judged and all(judged):
-        return h("span.mark.warn", "within its threshold")
-    return _mark(not check.failed)
+def _step_name(step: StepResult) -> list[Child]:
+    name: list[Child] = [step.name]
+    if step.kind != "test":
+        name.append(h("span.chip", step.kind))
+    if step.held_seconds:
+        name.append(h("span.chip.warn", f"held the loop for {seconds(step.held_seconds)}"))
+    return name
 
 
-def _steps_table(steps: Sequence[StepResult]) -> Html | None:
-    counts = ("total", "ok", "failed", "cut", "skipped", "sent", "rate")
+def _steps_table(workflow: WorkflowResult) -> Html | None:
+    counts = ("total", "ok", "failed", "none", "cut", "skipped", "sent", "steps/s")
     columns = ("step", *counts, "p50", "p90", "p95", "p99", "p99.9", "max", "received")
     rows: list[list[Child]] = []
-    for step in steps:
+    for step in workflow.steps:
         failed = count(step.failed)
         rows.append(
             [
-                step.name if step.kind == "test" else [step.name, h("span.chip", step.kind)],
+                _step_name(step),
                 count(step.total),
                 count(step.ok),
-                h("span.bad-text", failed) if step.failed else failed,
+                h("span.failed-text", failed) if step.failed else failed,
+                count(step.none),
                 count(step.cut),
                 count(step.skipped),
                 count(step.sent),
@@ -321,7 +332,8 @@ def _steps_table(steps: Sequence[StepResult]) -> Html | None:
                 size(step.bytes_received),
             ]
         )
-    return _table("Steps", columns, rows)
+    mark = badge(Standing.SUSPECT, "latencies suspect") if _is_suspect(workflow) else None
+    return table(["Steps ", mark], columns, rows)
 
 
 def _metrics(metrics: Sequence[MetricResult]) -> Html | None:
@@ -344,7 +356,7 @@ def _metrics(metrics: Sequence[MetricResult]) -> Html | None:
         for metric in metrics
     ]
     columns = ("metric", "kind", "value", "recorded", "least", "most", "p50", "p95", "p99")
-    return _table("Custom metrics", columns, rows, css="words-2")
+    return table("Custom metrics", columns, rows, words=2)
 
 
 def _workers(usage: Sequence[UsageResult], segments: Sequence[SegmentResult]) -> Html | None:
@@ -361,17 +373,17 @@ def _workers(usage: Sequence[UsageResult], segments: Sequence[SegmentResult]) ->
                 count(each.cores),
                 f"{each.cpu:.0%}",
                 size(each.memory_bytes),
-                h("span.mark.warn", "saturated") if each.saturated else "",
+                badge(Standing.SUSPECT, "saturated") if each.saturated else "",
             ]
         )
     columns = ("worker", "part", "attempt", "cores", "cpu", "memory", "")
-    return _table("Workers", columns, rows)
+    return table("Workers", columns, rows)
 
 
 # -- one step, on demand
 
 
-def _step_details(step: StepResult, elapsed_s: float) -> Html:
+def _step_details(step: StepResult, workflow: WorkflowResult) -> Html:
     latency = step.latency_ms
     facts = (
         f"{rate(step.rate_per_second)} · {percent(step.failed, step.total)} failed"
@@ -383,8 +395,9 @@ def _step_details(step: StepResult, elapsed_s: float) -> Html:
     return h(
         "details.panel",
         h("summary", h("b", step.name), h("span.muted", facts)),
-        _charts(step, elapsed_s, [curve], [step]),
-        _table("Latency", names, [values] if latency.max is not None else [], css=""),
+        h("p.callout.warn", cut) if (cut := censoring(step)) else None,
+        _charts(step, workflow.elapsed_seconds, [curve], [step], is_suspect=_is_suspect(workflow)),
+        table("Latency", names, [values] if latency.max is not None else [], words=0),
         _phases(step),
     )
 
@@ -401,4 +414,4 @@ def _phases(step: StepResult) -> Html | None:
         for phase, values in step.phases_ms.items()
         if values
     ]
-    return _table("Where the time went", ("phase", "p50", "p99"), rows)
+    return table("Where the time went", ("phase", "p50", "p99"), rows)
