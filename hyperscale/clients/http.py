@@ -45,24 +45,34 @@ class HTTPClient:
         self._vu = vu
 
     def get(self, url: str, **call: Unpack[PlainCall]) -> Response:
+        """Send a GET request: `await self.client.http.get(url, params={"page": 1})`."""
         return self._send(self._template("GET", url, call), self._vu)
 
     def head(self, url: str, **call: Unpack[PlainCall]) -> Response:
+        """Send a HEAD request; its response has headers and no body."""
         return self._send(self._template("HEAD", url, call), self._vu)
 
     def options(self, url: str, **call: Unpack[PlainCall]) -> Response:
+        """Send an OPTIONS request."""
         return self._send(self._template("OPTIONS", url, call), self._vu)
 
     def post(self, url: str, **call: Unpack[BodyCall]) -> Response:
+        """Send a POST request: `await self.client.http.post(url, json={"id": 1})`.
+
+        The body is one of `json`, `data`, `form`, `files`.
+        """
         return self._send(self._template("POST", url, call), self._vu)
 
     def put(self, url: str, **call: Unpack[BodyCall]) -> Response:
+        """Send a PUT request; the body is given as for `post`."""
         return self._send(self._template("PUT", url, call), self._vu)
 
     def patch(self, url: str, **call: Unpack[BodyCall]) -> Response:
+        """Send a PATCH request; the body is given as for `post`."""
         return self._send(self._template("PATCH", url, call), self._vu)
 
     def delete(self, url: str, **call: Unpack[BodyCall]) -> Response:
+        """Send a DELETE request; a body is given as for `post`."""
         return self._send(self._template("DELETE", url, call), self._vu)
 
     def request(self, method: str, url: str, **call: Unpack[BodyCall]) -> Response:

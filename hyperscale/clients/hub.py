@@ -131,7 +131,7 @@ class ClientHub:
     def cut(self) -> None:
         """Abort every request in flight; tasks that await one are cancelled."""
         if self._engine is not None:
-            self._engine.abort_all()
+            self._engine.cut_all()
 
     def halt(self) -> None:
         """Send nothing more: calls made from now on wait until they are cancelled.
@@ -165,7 +165,7 @@ class ClientHub:
 
     def close(self) -> None:
         if self._engine is not None:
-            self._engine.abort_all()
+            self._engine.cut_all()
             self._loop.remove_reader(self._engine.fileno())
             self._rebind(_closed)
             # The last reference to the engine: its connections end now, not when garbage is

@@ -12,8 +12,15 @@ _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
 
 
 def format_exchange(exchange: "Exchange", *, body_chars_max: int = BODY_CHARS_MAX) -> str:
-    """Format request (`>`), response (`<`) and timings. Credentials are not shown."""
-    lines = [*_request(exchange, body_chars_max), "", *_response(exchange, body_chars_max)]
+    """Format request (`>`), response (`<`) and timings, and each redirect before them.
+
+    Credentials are not shown.
+    """
+    lines = []
+    for number, hop in enumerate(exchange.hops, 1):
+        lines += [*_request(hop, body_chars_max), "", *_response(hop, body_chars_max)]
+        lines += ["", f"* redirect {number} of {exchange.redirects}, {_ms(hop.latency_ns)}", ""]
+    lines += [*_request(exchange, body_chars_max), "", *_response(exchange, body_chars_max)]
     return "\n".join([*lines, "", f"* {_timings(exchange)}"])
 
 

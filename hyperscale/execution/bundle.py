@@ -5,10 +5,12 @@ by the SHA-256 of its bytes. The same input gives the same bytes everywhere: sor
 timestamp, nothing compressed (deflate differs between zlib builds). Executors import from the
 bundle itself, so a file edited during a test changes nothing, and no unpacked files are left.
 
-Classes without a file (a notebook, a prompt) are sent by cloudpickle instead. Those bytes are not
+Classes without a file (a notebook, a prompt), or within a function or class, are sent by
+cloudpickle instead, with all they use of modules that are not installed. Those bytes are not
 reproducible, so such a bundle has a random name.
 """
 
+import contextlib
 import hashlib
 import io
 import linecache
@@ -16,7 +18,7 @@ import os
 import sys
 import uuid
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.abc import SourceLoader
@@ -30,7 +32,7 @@ from msgspec import Struct, field
 
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.execution.imports import read_bytes, scan
-from hyperscale.graph.loading import is_installed
+from hyperscale.graph.loading import import_error, is_installed
 from hyperscale.plan.limits import BUNDLE_BYTES_MAX
 
 _BIGGEST_SHOWN = 5
@@ -94,7 +96,11 @@ def bundle_classes(classes: Sequence[type]) -> Bundle:
     import cloudpickle  # noqa: PLC0415 - most tests have a file
 
     names = ", ".join(cls.__name__ for cls in classes)
+    local = [module for module in list(sys.modules.values()) if _is_local(module)]
     try:
+        # What the classes use of local modules goes with them: executors cannot import those.
+        for module in local:
+            cloudpickle.register_pickle_by_value(module)
         payload = cloudpickle.dumps({cls.__name__: cls for cls in classes})
     except Exception as error:
         raise InputError(
@@ -102,8 +108,22 @@ def bundle_classes(classes: Sequence[type]) -> Bundle:
             hint="keep open files, locks and connections out of the class, "
             "or put it in a file of its own",
         ) from error
+    finally:
+        for module in local:
+            with contextlib.suppress(ValueError):  # not registered, because another one failed
+                cloudpickle.unregister_pickle_by_value(module)
     packed = _pack(Manifest(module=classes[0].__module__), {_CLASSES: payload})
     return Bundle(f"classes-{uuid.uuid4().hex}", packed.payload)
+
+
+def _is_local(module: object) -> bool:
+    """Return True if a module is the user's own and not installed, so executors may not have it."""
+    name = str(getattr(module, "__name__", ""))
+    file = getattr(module, "__file__", None)
+    if not isinstance(module, ModuleType) or not isinstance(file, str):
+        return False
+    is_ours = name.partition(".")[0] == "hyperscale"
+    return not is_ours and name in sys.modules and not is_installed(Path(file))
 
 
 def merged(bundles: Sequence[tuple[Bundle, Sequence[str]]]) -> Bundle:
@@ -193,6 +213,11 @@ class OpenBundle:
         return {name: self._entries[entry] for name, entry in self.manifest.files.items()}
 
 
+def bundled_modules(bundle: Bundle) -> list[str]:
+    """Return the names of the modules whose source is in a bundle."""
+    return list(OpenBundle(io.BytesIO(bundle.payload)).manifest.sources)
+
+
 class _Importer(SourceLoader):
     """Imports the modules of a bundle, and no others.
 
@@ -216,6 +241,14 @@ class _Importer(SourceLoader):
             for parts in (module.split(".") for module in sources)
             for count in range(1, len(parts))
         } - set(sources)
+
+    @property
+    def main(self) -> str:
+        return self._bundle.manifest.module
+
+    @property
+    def modules(self) -> set[str]:
+        return {*self._names, *self._namespaces}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -256,7 +289,7 @@ class _Importer(SourceLoader):
         sys.meta_path.remove(self)
         for name in self._names.values():
             linecache.cache.pop(name, None)
-        for module in (*self._names, *self._namespaces):
+        for module in self.modules:
             sys.modules.pop(module, None)
 
 
@@ -293,12 +326,30 @@ def mount(path: Path, file: str, *, job: str = "") -> ModuleType:
     importer = _Importer(bundle, Path(file))
     importer.install()
     try:
-        module = import_module(bundle.manifest.module)
+        module = import_module(importer.main)
     except BaseException:
         importer.remove()
         raise
     _mounted = _Mounted(path, job, importer, module, bundle.files)
     return module
+
+
+@contextlib.contextmanager
+def imported_anew(bundle: Bundle, file: str) -> Iterator[ModuleType]:
+    """Import the modules of a bundle as an executor does; afterwards this process has the modules
+    that it had before. Raises InputError if the import fails."""
+    importer = _Importer(OpenBundle(io.BytesIO(bundle.payload)), Path(file))
+    kept = {name: sys.modules[name] for name in importer.modules if name in sys.modules}
+    importer.install()
+    try:
+        try:
+            module = import_module(importer.main)
+        except Exception as error:
+            raise import_error(error, Path(file)) from error
+        yield module
+    finally:
+        importer.remove()
+        sys.modules.update(kept)
 
 
 def mounted_files() -> Mapping[str, bytes]:

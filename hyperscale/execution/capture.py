@@ -12,6 +12,8 @@ import sys
 import time
 from typing import Any
 
+from hyperscale.testing.parameters import Mask, masked_payload
+
 RATE_BYTES_PER_S = 64 * 1024
 BURST_BYTES = 128 * 1024
 PIPE_BYTES = 1024 * 1024
@@ -67,7 +69,8 @@ class _LimitedRaw(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:  # any buffer
         payload = bytes(data)
-        self.put(self._limit.admit(payload, now_s=time.monotonic()))
+        # Before the limit, which may cut a secret in two.
+        self.put(self._limit.admit(masked_payload(payload), now_s=time.monotonic()))
         return len(payload)
 
     def put(self, payload: bytes) -> None:
@@ -122,18 +125,19 @@ class LineReader:
     def __init__(self, limit: OutputLimit) -> None:
         self._limit = limit
         self._partial = b""
+        self.mask = Mask()  # of the secrets of the slot
 
     def feed(self, data: bytes, *, now_s: float) -> str:
         """Return the text to show now; an incomplete line waits until it is long."""
-        text = self._partial + self._limit.admit(data, now_s=now_s)
+        text = self.mask.payload(self._partial + self._limit.admit(data, now_s=now_s))
         end = text.rfind(b"\n") + 1
         if len(text) - end > 8 * 1024:
-            end = len(text)
+            end = len(text) - max(0, self.mask.bytes_max - 1)  # the start of a secret waits
         self._partial = text[end:]
         return text[:end].decode("utf-8", "replace")
 
     def finish(self) -> str:
         """Return the incomplete last line, when the stream or the slot has ended."""
-        text = self._partial + self._limit.take_note()
+        text = self.mask.payload(self._partial) + self._limit.take_note()
         self._partial = b""
         return text.decode("utf-8", "replace")

@@ -12,11 +12,13 @@ from hyperscale._native import guard_process  # isort: skip - the guard comes be
 import os
 import sys
 
+from hyperscale.execution.limits import EXECUTOR_NICE
+
 
 def main(arguments: list[str]) -> None:
     control_fd, parent_pid = int(arguments[0]), int(arguments[1])
     guard_process(control_fd, parent_pid)
-    os.nice(5)  # agents, managers and terminals preempt load generators
+    os.nice(EXECUTOR_NICE)
     if len(arguments) > 2:
         os.sched_setaffinity(0, {int(arguments[2])})
 

@@ -16,12 +16,15 @@ from hyperscale.clients.scope import StepScope
 from hyperscale.graph import Workflow
 from hyperscale.graph.blueprint import Blueprint, Hook
 from hyperscale.graph.hooks import Declared
-from hyperscale.plan import StepKind
+from hyperscale.plan import Per, StepKind
 from hyperscale.plan.dag import ancestors
 
 # Defaults a step could change in place: each call gets its own copy, so that nothing of one
 # iteration is ever seen by another.
 _CHANGEABLE = (dict, list, set, bytearray)
+
+RAISED = -1
+"""The place in the results of an iteration that is true once the test's own code has raised."""
 
 
 class HookCall:
@@ -37,6 +40,7 @@ class HookCall:
         "function",
         "index",
         "is_async",
+        "is_measured",
         "is_plain",
         "name",
         "needs",
@@ -60,7 +64,8 @@ class HookCall:
         self.scope = scope
         self.is_async = hook.is_async
         self.accept = hook.accept
-        self.owes = hook.owes
+        self.is_measured = hook.kind is StepKind.TEST
+        self.owes = hook.owes  # the type that each call must return
         self.from_results = tuple(from_results.items())
         self.from_context = tuple(name for name in hook.injected if name not in from_results)
         self.fresh = _changeable_defaults(hook)
@@ -91,16 +96,16 @@ class StepProgram:
     layers: tuple[HookCall | tuple[HookCall, ...], ...]
     checks: tuple[HookCall, ...]
     metrics: tuple[HookCall, ...]
-    setups: tuple[HookCall, ...]
-    teardowns: tuple[HookCall, ...]
-    size: int  # places for results in an iteration
+    setups: Mapping[Per, tuple[HookCall, ...]]
+    teardowns: Mapping[Per, tuple[HookCall, ...]]
+    size: int  # places for results in an iteration, and the last one for RAISED
     remembers: bool  # a step's last result is read by name, as `self.<step>.response`
 
     def recorded(self) -> Iterable[HookCall]:
         for layer in self.layers:
             yield from layer if isinstance(layer, tuple) else (layer,)
-        yield from self.setups
-        yield from self.teardowns
+        for hooks in (*self.setups.values(), *self.teardowns.values()):
+            yield from hooks
 
 
 def compile_calls(blueprint: Blueprint) -> StepProgram:
@@ -123,6 +128,9 @@ def compile_calls(blueprint: Blueprint) -> StepProgram:
         scope = StepScope(index[hook.name], hook.sees_body)
         return HookCall(hook, index=index[hook.name], needs=0, scope=scope, from_results={})
 
+    def by_per(hooks: Iterable[Hook]) -> dict[Per, tuple[HookCall, ...]]:
+        return {per: tuple(lone(hook) for hook in hooks if hook.per is per) for per in Per}
+
     def judge(place: int, hook: Hook) -> HookCall:
         """Compile a check or metric; its index is its place in the tallies, not in the recorder.
 
@@ -142,9 +150,9 @@ def compile_calls(blueprint: Blueprint) -> StepProgram:
         layers=tuple(layer[0] if len(layer) == 1 else layer for layer in layers),
         checks=tuple(judge(place, hook) for place, hook in enumerate(blueprint.checks)),
         metrics=tuple(judge(place, hook) for place, hook in enumerate(blueprint.metrics)),
-        setups=tuple(map(lone, blueprint.setups)),
-        teardowns=tuple(map(lone, blueprint.teardowns)),
-        size=len(index),
+        setups=by_per(blueprint.setups),
+        teardowns=by_per(blueprint.teardowns),
+        size=len(index) + 1,
         remembers=_reads_responses(blueprint.workflow),
     )
 
@@ -171,8 +179,8 @@ def _results(hook: Hook, known: Iterable[str], index: Mapping[str, int]) -> dict
 
 
 def _changeable_defaults(hook: Hook) -> tuple[tuple[str, object], ...]:
-    """Return the defaults that a call could change; setup and teardown hooks run only once."""
-    if hook.kind in (StepKind.SETUP, StepKind.TEARDOWN):
+    """Return the defaults that a call could change; most setup and teardown hooks run once."""
+    if hook.kind in (StepKind.SETUP, StepKind.TEARDOWN) and hook.per is not Per.VU:
         return ()
     return tuple(
         (name, parameter.default)

@@ -1,12 +1,15 @@
 """Runs the hooks around the loop: Use and setup before it, Provide and teardown after it.
 
-They run once per slot, on the instance of its first virtual user; every user starts with the
-context of that instance. Hooks may fail, hang or ignore cancellation; the slot ends nevertheless.
+Hooks with `per="vu"` run on the instance of each virtual user, all others on the instance of the
+first one; every user starts with the context of that instance. Hooks may fail, hang or ignore
+cancellation; the slot ends nevertheless.
 """
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 from hyperscale.clients.scope import current_step
@@ -21,12 +24,15 @@ from hyperscale.execution.user_errors import HOOK_ERRORS, failure, format_error
 from hyperscale.execution.values import pack_value
 from hyperscale.graph import Blueprint, Workflow
 from hyperscale.graph.reading import ReadHook
-from hyperscale.plan import StateKind
+from hyperscale.graph.workflow import VU_ATTRIBUTES, settable
+from hyperscale.plan import Per, StateKind
 from hyperscale.plan.context import CONTEXT_BYTES_MAX, Provided
 
 T = TypeVar("T")
 _ABSENT = object()
 _STATES_BYTES_MAX = FRAME_BYTES_MAX // 2  # the last report of the slot must fit beside them
+_VUS_AT_ONCE = 100
+"""How many virtual users of a slot run their setup or teardown hooks side by side."""
 
 
 class LifecycleHooks:
@@ -46,9 +52,11 @@ class LifecycleHooks:
         self.received = received
         self._inherited = dict(instance.context)
         self._name = design.plan.name
-        self.instance = instance
-        self.is_set_up = False  # teardown hooks have to run
+        self.instance = instance  # of the first virtual user
+        self.shared: dict[str, Any] = {}  # attributes for all users: set with per="executor"
         self.is_tainted = False  # a hook ignored its cancellation and still runs
+        self.has_begun = False  # requests of setup hooks have to be reported
+        self._begun: dict[Per, list[Workflow]] = {}  # whose teardown hooks have to run
 
     async def use(self) -> None:
         """Pass what was provided to the Use hooks. Raises RunError if one raises."""
@@ -56,20 +64,47 @@ class LifecycleHooks:
             if hook.state is StateKind.USE:
                 await self._call_state(hook, **self.received.get(hook.name, {}))
 
-    async def set_up(self) -> None:
-        """Run the setup hooks in order. Raises RunError if one raises; teardown hooks still run."""
-        self.is_set_up = True
-        for call in self.program.setups:
-            self.outcomes.recorder.begin()  # what comes before the clock is its second 0
-            error = await self._run(call)
-            if error is not None:  # printed already, like the error of a step
-                raise failure(RunError, f"{self._name}.{call.name} failed", error) from error
+    def hand_over(self) -> None:
+        """Leave the teardown of the workflow to another slot."""
+        self._begun.pop(Per.WORKFLOW, None)
+
+    def take_over(self) -> None:
+        """Take the teardown of a workflow that another slot has set up."""
+        self._begun[Per.WORKFLOW] = [self.instance]
+
+    async def set_up(self, per: Per, instances: Sequence[Workflow]) -> None:
+        """Run the setup hooks of a kind on each of the instances, in order.
+
+        Raises RunError if one raises; teardown hooks still run.
+        """
+        self.has_begun = True
+        begun = self._begun[per] = []
+        setups = self.program.setups[per]
+        if not setups:
+            begun += instances if self.program.teardowns[per] else ()
+            return
+        self.outcomes.recorder.begin()  # what comes before the clock is its second 0
+        before = dict(vars(self.instance)) if per is Per.EXECUTOR else {}
+
+        async def set_up_one(instance: Workflow) -> None:
+            begun.append(instance)
+            for call in setups:
+                error = await self._run(call, instance, per)
+                if error is not None:  # printed already, like the error of a step
+                    raise failure(RunError, f"{self._name}.{call.name} failed", error) from error
+
+        await _on_each(instances, set_up_one)
+        if per is Per.EXECUTOR:
+            self.shared = {
+                name: value
+                for name, value in vars(self.instance).items()
+                if name not in VU_ATTRIBUTES and before.get(name, _ABSENT) is not value
+            }
 
     async def tear_down(self) -> None:
-        """Run the teardown hooks if setup hooks have run. Their errors are printed and counted."""
-        if not self.is_set_up:
+        """Run the teardown hooks whose setup has begun. Their errors are printed and counted."""
+        if not self._begun:
             return
-        self.is_set_up = False
         try:
             await self._bounded(self._run_teardowns(), "teardown hooks")
         except RunError as error:
@@ -79,14 +114,15 @@ class LifecycleHooks:
         """Run the Provide hooks and return their values. Raises RunError if one fails."""
         return await self._bounded(self._provide(slot), "Provide hooks")
 
-    async def _run(self, call: HookCall) -> BaseException | None:
+    async def _run(self, call: HookCall, instance: Workflow, per: Per) -> BaseException | None:
         """Run a setup or teardown hook and record it; returns the error it raised, or None."""
         current_step.set(call.scope)
         began_ns = time.perf_counter_ns()
         try:
-            result = call.function(self.instance, **call.arguments(self.instance, []))
-            if call.is_async:
-                result = await result
+            with nullcontext() if per is Per.WORKFLOW else settable(instance):
+                result = call.function(instance, **call.arguments(instance, []))
+                if call.is_async:
+                    result = await result
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():  # the slot was stopped, or time is up
@@ -109,8 +145,15 @@ class LifecycleHooks:
             raise failure(RunError, f"{self._name}.{hook.name} failed", error) from error
 
     async def _run_teardowns(self) -> None:
-        for call in self.program.teardowns:
-            await self._run(call)
+        """Run what was set up last first: of users, of the executor, of the workflow."""
+        begun, self._begun = self._begun, {}
+        for per, instances in reversed(begun.items()):
+            if self.program.teardowns[per]:
+                await _on_each(instances, partial(self._tear_down_one, per))
+
+    async def _tear_down_one(self, per: Per, instance: Workflow) -> None:
+        for call in self.program.teardowns[per]:
+            await self._run(call, instance, per)
 
     async def _provide(self, slot: int) -> Provided:
         states: dict[str, bytes] = {}
@@ -166,3 +209,24 @@ class LifecycleHooks:
         await asyncio.wait((task,), timeout=CUT_S)
         self.is_tainted = self.is_tainted or not task.done()
         raise RunError(f"{self._name}: its {what} took longer than {format_duration(TEARDOWN_S)}")
+
+
+async def _on_each(
+    instances: Sequence[Workflow], work: Callable[[Workflow], Coroutine[Any, Any, None]]
+) -> None:
+    """Do the work on each instance, on a limited number at a time; raises the first error."""
+    if len(instances) == 1:
+        await work(instances[0])
+        return
+    waiting = iter(instances)
+
+    async def lane() -> None:
+        for instance in waiting:
+            await work(instance)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(_VUS_AT_ONCE, len(instances))):
+                tasks.create_task(lane(), name="hooks")
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None

@@ -1,4 +1,4 @@
-"""Timeouts and intervals that both the pool and its executors rely on, in seconds."""
+"""Timeouts, intervals and weights that both the pool and its executors rely on."""
 
 REPORT_EVERY_S = 0.1
 HISTOGRAMS_EVERY_S = 1.0
@@ -19,3 +19,7 @@ should have ended, its code blocks the event loop."""
 
 CLOSE_GRACE_S = 5.0
 """How long an executor may take to exit before it is killed."""
+
+EXECUTOR_NICE = 5
+"""Nice value of an executor, added to that of its parent: agents, managers and terminals preempt
+load generators."""

@@ -15,7 +15,7 @@ import os
 import resource
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -40,9 +40,9 @@ class ProcessMark:
         """Return the mark this process was started with."""
         return cls(int(os.environ[_VARIABLE]))
 
-    def environment(self) -> dict[str, str]:
-        """Return the environment of this process with the mark added."""
-        return {**os.environ, _VARIABLE: str(self._value)}
+    def added_to(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return an environment with the mark added."""
+        return {**environment, _VARIABLE: str(self._value)}
 
     def put_on_limits(self) -> None:
         """Put the mark on the limits of this process, which its children inherit."""

@@ -7,11 +7,14 @@ from typing import Any
 from hyperscale._native import Recorder
 from hyperscale.clients import RequestError
 from hyperscale.errors import RunError
-from hyperscale.execution.hook_calls import HookCall
-from hyperscale.execution.user_errors import UserErrorLog, failure
+from hyperscale.execution.hook_calls import RAISED, HookCall
+from hyperscale.execution.user_errors import SeenError, UserErrorLog, failure
 from hyperscale.testing import CallResult, CustomResult
+from hyperscale.testing.parameters import masked
+from hyperscale.testing.results import outcome_of
 
-_RecordResult = Callable[[HookCall, Any, int], None]
+_Results = list[Any] | None  # of an iteration; setup and teardown hooks have none
+_RecordResult = Callable[[HookCall, Any, int, _Results], None]
 
 
 class StepOutcomes:
@@ -21,28 +24,39 @@ class StepOutcomes:
         self.recorder = recorder
         self.faults = faults
         self.first_fault: RunError | None = None
+        self.raised = 0  # iterations in which the test's own code raised
         self._record_by_type: dict[type, _RecordResult] = {}
 
-    def settle(self, call: HookCall, result: Any, took_ns: int) -> None:
-        """Record a hook that returned."""
+    def settle(self, call: HookCall, result: Any, took_ns: int, results: _Results = None) -> None:
+        """Record a hook that returned; `results` are those of its iteration."""
         kind = type(result)
         record = self._record_by_type.get(kind)
         if record is None:
             record = self._record_by_type[kind] = self._recording(kind)
         try:
-            record(call, result, took_ns)
+            record(call, result, took_ns, results)
         except Exception as error:  # noqa: BLE001 - `accept` and `ok` may be the user's own code
-            self.fail(call, error)
+            self.fail(call, error, results)
 
-    def fail(self, call: HookCall, error: BaseException) -> None:
+    def fail(self, call: HookCall, error: BaseException, results: _Results = None) -> None:
         """Record a hook that raised."""
         if isinstance(error, RequestError):
             self.recorder.record_exchange(call.index, error.exchange, False)
         else:
-            self.recorder.record(call.index, False, error="exception")
-            self.faults.note(call.name, error)
+            seen = self.note_raised(call.name, error, results)
+            self.recorder.record(
+                call.index, False, error="exception", message=seen.message, trace=seen.trace
+            )
         if self.first_fault is None:
             self.first_fault = failure(RunError, call.name, error)
+
+    def note_raised(self, where: str, error: BaseException, results: _Results = None) -> SeenError:
+        """Note an error of the test's own code; an iteration counts as raised once."""
+        seen = self.faults.note(where, error)
+        if results is not None and not results[RAISED]:
+            results[RAISED] = True
+            self.raised += 1
+        return seen
 
     def _recording(self, kind: type) -> _RecordResult:
         if issubclass(kind, CallResult) and hasattr(kind, "exchange"):
@@ -51,22 +65,25 @@ class StepOutcomes:
             return self._record_custom
         return self._record_return
 
-    def _record_exchange(self, call: HookCall, result: Any, _took_ns: int) -> None:
+    def _record_exchange(self, call: HookCall, result: Any, _took_ns: int, _: _Results) -> None:
         accept = call.accept
         accepted = accept is not None and bool(accept(result.exchange.status))
         self.recorder.record_exchange(call.index, result.exchange, accepted)
 
-    def _record_custom(self, call: HookCall, result: CustomResult, took_ns: int) -> None:
-        is_ok = bool(result.ok)
-        error = None if is_ok else str(result.error or "result")
+    def _record_custom(
+        self, call: HookCall, result: CustomResult, took_ns: int, _: _Results
+    ) -> None:
+        is_ok, error, took_ns = outcome_of(result, took_ns)
+        error = None if error is None else masked(error)
         self.recorder.record(call.index, is_ok, latency_ns=took_ns, error=error)
 
-    def _record_return(self, call: HookCall, result: Any, _took_ns: int) -> None:
-        if call.owes is None:
-            # Not a measured call: an action, or a test step that may have nothing to do.
-            self.recorder.record(call.index, True)
+    def _record_return(self, call: HookCall, result: Any, _took_ns: int, results: _Results) -> None:
+        if call.owes is not None:
+            self.fail(call, TypeError(_wrong_type(result, call.owes)), results)
+        elif call.is_measured:  # a test step that had nothing to do: no result, good or bad
+            self.recorder.add_none(call.index)
         else:
-            self.fail(call, TypeError(_wrong_type(result, call.owes)))
+            self.recorder.record(call.index, True)
 
 
 def _wrong_type(result: Any, owed: str) -> str:

@@ -6,7 +6,7 @@ imports user code and never decodes the context that it passes on.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,9 +26,10 @@ from hyperscale.execution.protocol import (
 class ExecutorPool:
     """`size` executors, started when the context is entered.
 
-    `on_event(executor, event)` is called with every `SlotReport`, `SlotTearingDown`,
+    `on_event(executor, event)` is called with every `SlotSetUp`, `SlotReport`, `SlotTearingDown`,
     `SlotFinished`, `ExecutorOutput` and `ExecutorDied` (only of an executor that held a slot). With
-    `log_dir`, the output of executor N is also appended to `executor-N.log` there.
+    `log_dir`, the output of executor N is also appended to `executor-N.log` there. Executors have
+    the environment of this process unless another one is given.
     """
 
     def __init__(
@@ -37,12 +38,14 @@ class ExecutorPool:
         *,
         on_event: Callable[[int, ExecutorEvent], None],
         log_dir: Path | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         if size < 1:
             raise InvariantError(f"a pool of {size} executors")
         self._size = size
         self._on_event = on_event
         self._log_dir = log_dir
+        self._environment = environment
         self._executors: list[PooledExecutor] = []
 
     async def __aenter__(self) -> Self:
@@ -62,7 +65,10 @@ class ExecutorPool:
         log_file = None if self._log_dir is None else self._log_dir / f"executor-{index}.log"
         self._executors.append(
             PooledExecutor(
-                core=core, on_event=lambda event: self._on_event(index, event), log_file=log_file
+                core=core,
+                on_event=lambda event: self._on_event(index, event),
+                log_file=log_file,
+                environment=self._environment,
             )
         )
         return index
@@ -79,6 +85,12 @@ class ExecutorPool:
         """
         return self._add(None)
 
+    async def start_ended(self) -> None:
+        """Start the executors whose process has ended, except those that were added, and wait until
+        they have. Raises `ExecutorLostError` if one does not start."""
+        for executor in self._executors[: self._size]:
+            await executor.start_if_ended()
+
     def retire(self, index: int) -> None:
         """End an idle executor; it is started again when it is next given a slot."""
         self._executors[index].leave()
@@ -91,14 +103,16 @@ class ExecutorPool:
     def pids(self) -> list[int]:
         return [executor.process.pid for executor in self._executors]
 
-    async def prepare(self, ids: Sequence[int], assignments: Sequence[PrepareSlot]) -> None:
-        """Give each executor a slot and wait until all are ready to start.
+    async def prepare(
+        self, ids: Sequence[int], assignments: Sequence[PrepareSlot], *, nice: int | None = None
+    ) -> None:
+        """Give each executor a slot and wait until all are ready to start. `nice` as in `weigh`.
 
         Raises InputError if the user's file is wrong and nothing ran, RunError if user code failed
         or an executor died; no executor holds a slot then.
         """
         executors = [self._executors[index] for index in ids]
-        prepared = [e.prepare(a) for e, a in zip(executors, assignments, strict=True)]
+        prepared = [e.prepare(a, nice=nice) for e, a in zip(executors, assignments, strict=True)]
         tasks = [task for _, task in prepared]
         try:
             # After the first failure nothing starts, whatever the others answer.
@@ -121,6 +135,17 @@ class ExecutorPool:
             raise
         for slot, _ in prepared:
             slot.is_announced = True
+
+    def weigh(self, ids: Iterable[int], nice: int) -> None:
+        """Set how much of a busy core executors get beside others: a higher value gets less."""
+        for index in ids:
+            self._executors[index].weigh(nice)
+
+    def share_context(self, ids: Iterable[int], context: bytes) -> None:
+        """Give slots that are being prepared the context that setup left, once all have sent
+        `SlotSetUp`."""
+        for index in ids:
+            self._executors[index].share_context(context)
 
     def start(self, ids: Iterable[int], start_in_ms: float = 0.0) -> None:
         for index in ids:

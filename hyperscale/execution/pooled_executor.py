@@ -5,12 +5,12 @@ is next given a slot.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from hyperscale.config import GRACE_S
 from hyperscale.errors import InvariantError, RunError
 from hyperscale.execution.lease import boottime_ns
 from hyperscale.execution.limits import START_S
@@ -30,10 +30,12 @@ from hyperscale.execution.protocol import (
     PrepareSlot,
     RefusalKind,
     RenewLease,
+    ShareContext,
     SlotFinished,
     SlotPrepared,
     SlotRefused,
     SlotReport,
+    SlotSetUp,
     SlotTearingDown,
     StartSlot,
     StopSlot,
@@ -89,8 +91,8 @@ _MOVE_BY_MESSAGE = {
 class HeldSlot:
     """A slot of an executor, from its assignment on."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, run_s: float) -> None:
-        self.run_s = run_s
+    def __init__(self, loop: asyncio.AbstractEventLoop, lasts_s: float) -> None:
+        self.lasts_s = lasts_s  # at most, from its start to the cut of what is in flight
         # Done if the slot is stopped before its assignment was sent.
         self.called_off: asyncio.Future[None] = loop.create_future()
         self.answer: asyncio.Future[SlotPrepared | SlotRefused] = loop.create_future()
@@ -181,15 +183,22 @@ class PooledExecutor:
     """One executor of a pool. `on_event` gets what it says about its slot, and its death."""
 
     def __init__(
-        self, *, core: int | None, on_event: Callable[[ExecutorEvent], None], log_file: Path | None
+        self,
+        *,
+        core: int | None,
+        on_event: Callable[[ExecutorEvent], None],
+        log_file: Path | None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._core = core
+        self._start_process = partial(spawn_executor, core, environment)
         self._on_event = on_event
         self._log_file = log_file
         self._phase = ExecutorPhase.GONE
         self._slot: HeldSlot | None = None  # the last one it was given
+        self._nice: int | None = None  # CPU weight of that slot; None: that of every executor
         self._is_idle = asyncio.Event()
+        self._replacing = asyncio.Lock()
         self._spawn()
 
     def _spawn(self) -> None:
@@ -199,7 +208,7 @@ class PooledExecutor:
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         try:
             self.process = ExecutorProcess(
-                spawn_executor(self._core),
+                self._start_process(),
                 on_message=self._on_message,
                 on_garbage=self._on_garbage,
                 on_output=self._on_output,
@@ -219,23 +228,27 @@ class PooledExecutor:
     # --- called by the pool ---------------------------------------------------------------
 
     def prepare(
-        self, assignment: PrepareSlot
+        self, assignment: PrepareSlot, *, nice: int | None
     ) -> "tuple[HeldSlot, asyncio.Task[SlotPrepared | SlotRefused]]":
         """Give the executor a slot; the task ends with its answer, or RunError if it dies."""
         # Here, not in the task: a stop may come before the task begins.
-        self._slot = HeldSlot(self._loop, assignment.run_s)
+        lasts_s = assignment.run_s + assignment.plan.grace_s_after(None)
+        self._slot, self._nice = HeldSlot(self._loop, lasts_s), nice
         return self._slot, self._loop.create_task(self._prepare(assignment, self._slot))
 
     async def _prepare(self, assignment: PrepareSlot, slot: HeldSlot) -> SlotPrepared | SlotRefused:
-        if self._is_leaving or self._phase is ExecutorPhase.GONE:
-            self.process.kill()
-            await self.process.wait_gone()
-            self._spawn()
-        await self._wait_started(slot)
+        await self._replace_ended()
+        await self._wait_started(slot.called_off)
+        if not self.weigh(self._nice):
+            self._is_leaving = True  # a new process may be given any weight
+            await self._replace_ended()
+            await self._wait_started(slot.called_off)
+            self.weigh(self._nice)
         if slot.called_off.done():
             return SlotRefused(error="stopped while preparing", kind=RefusalKind.STOPPED)
         if self._phase is not ExecutorPhase.IDLE:
             raise InvariantError(f"an executor in phase {self._phase.name} was given a slot")
+        self.process.mask(assignment.secrets.values())
         self.process.channel.send(assignment)  # first: a message that is too large changes nothing
         self.process.forget_last_words()
         self.process.runs_code = True
@@ -244,9 +257,32 @@ class PooledExecutor:
         self._become(ExecutorPhase.PREPARING)
         return await slot.answer
 
-    async def _wait_started(self, slot: HeldSlot) -> None:
-        """Wait until the process has said hello, or the slot is called off."""
-        either = [self._greeted, slot.called_off]
+    async def start_if_ended(self) -> None:
+        """Start the process if it has ended, and wait until it has started.
+
+        Raises `ExecutorLostError`."""
+        if self._phase not in _HOLDS_SLOT:
+            await self._replace_ended()
+        if self._phase is ExecutorPhase.STARTING:
+            await self._wait_started()
+
+    async def _replace_ended(self) -> None:
+        async with self._replacing:
+            if self._is_leaving or self._phase is ExecutorPhase.GONE:
+                self.process.kill()
+                await self.process.wait_gone()
+                self._spawn()
+
+    def weigh(self, nice: int | None) -> bool:
+        """Set the CPU weight; return False if this process may not be given more weight again."""
+        self._nice = nice
+        # A process that starts sets its own nice value first; `_prepare` weighs it then.
+        is_started = self._phase not in (ExecutorPhase.GONE, ExecutorPhase.STARTING)
+        return not is_started or self.process.weight.set(nice)
+
+    async def _wait_started(self, *called_off: "asyncio.Future[None]") -> None:
+        """Wait until the process has said hello, or its slot is called off."""
+        either = [self._greeted, *called_off]
         await asyncio.wait(either, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
         # If this process was suspended, the hello may have arrived and be unread.
         self.process.channel.drain()
@@ -256,11 +292,16 @@ class PooledExecutor:
         if self._greeted.done():
             self._greeted.result()
 
+    def share_context(self, context: bytes) -> None:
+        """Give a slot that waits for it the context that setup left."""
+        if self._phase is ExecutorPhase.PREPARING:
+            self.process.channel.send(ShareContext(context=context))
+
     def start(self, start_in_ms: float) -> None:
         if self._phase is ExecutorPhase.PREPARED and self._slot is not None:
             self._become(ExecutorPhase.RUNNING)
             self.process.channel.send(StartSlot(start_in_ms=start_in_ms))
-            self._watch.expect_end(in_s=start_in_ms / 1000 + self._slot.run_s + GRACE_S)
+            self._watch.expect_end(in_s=start_in_ms / 1000 + self._slot.lasts_s)
 
     def renew_lease(self, deadline_boottime_ns: int) -> None:
         if self._phase in _HOLDS_SLOT:
@@ -310,7 +351,7 @@ class PooledExecutor:
         match message:
             case ExecutorHello():
                 _resolve(self._greeted, None)
-            case SlotReport():
+            case SlotReport() | SlotSetUp():
                 self._on_event(message)
             case _ if slot is None:
                 self._on_garbage(f"{type(message).__name__} without a slot")

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -20,12 +20,14 @@ from typing import NamedTuple
 from hyperscale.errors import RunError
 from hyperscale.execution.capture import PIPE_BYTES, RATE_BYTES_PER_S, LineReader, OutputLimit
 from hyperscale.execution.channel import Channel
+from hyperscale.execution.cpu_weight import CpuWeight
 from hyperscale.execution.orphans import ProcessMark
 from hyperscale.execution.protocol import (
     ExecutorOutput,
     FromExecutor,
     from_executor_decoder,
 )
+from hyperscale.testing.parameters import Mask
 
 _READ_BYTES = 64 * 1024
 # Looser than the executor's own limit, so what passed there passes here.
@@ -80,10 +82,12 @@ class SpawnedExecutor(NamedTuple):
     mark: ProcessMark
 
 
-def spawn_executor(core: int | None) -> SpawnedExecutor:
-    """Start an executor. The kernel kills the executor when the calling thread ends, so call this
-    on a thread that lives longer. Raises `ExecutorLostError` if the machine has no free descriptor
-    or process."""
+def spawn_executor(
+    core: int | None, environment: Mapping[str, str] | None = None
+) -> SpawnedExecutor:
+    """Start an executor, by default with the environment of this process. The kernel kills the
+    executor when the calling thread ends, so call this on a thread that lives longer. Raises
+    `ExecutorLostError` if the machine has no free descriptor or process."""
     mark = ProcessMark.new()
     with contextlib.ExitStack() as kept:
         try:
@@ -104,7 +108,7 @@ def spawn_executor(core: int | None) -> SpawnedExecutor:
                     stderr=subprocess.PIPE,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
-                    env=mark.environment(),
+                    env=mark.added_to(os.environ if environment is None else environment),
                 )
             kept.enter_context(popen)
             kept.callback(popen.kill)
@@ -130,6 +134,7 @@ class ExecutorProcess:
         on_exit: Callable[[ExitInfo], None],
     ) -> None:
         self.pid = spawned.popen.pid
+        self.weight = CpuWeight(self.pid)
         self._loop = loop = asyncio.get_running_loop()
         self._popen = spawned.popen
         self._mark = spawned.mark
@@ -138,6 +143,7 @@ class ExecutorProcess:
         self._on_exit = on_exit
         self._on_garbage = on_garbage
         self._tail = b""
+        self._mask = Mask()
         self._exited = asyncio.Event()
         self.channel: Channel[FromExecutor] = Channel(
             loop,
@@ -185,6 +191,13 @@ class ExecutorProcess:
         if not self.has_exited:
             self._end_all()
 
+    def mask(self, secrets: Iterable[str]) -> None:
+        """Mask these secrets in all output from now on."""
+        self.flush_output()
+        self._mask = Mask(secrets)
+        for _, reader in self._outputs.values():
+            reader.mask = self._mask
+
     def forget_last_words(self) -> None:
         """Forget the stderr of the previous slot, which says nothing about the next one."""
         self.flush_output()
@@ -218,6 +231,7 @@ class ExecutorProcess:
     def _reap(self) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
+        self.weight.stop()
         self._end_all()
         self.channel.drain()
         self.channel.close()
@@ -229,7 +243,8 @@ class ExecutorProcess:
         with self._popen:  # closes the pipes
             status = self._popen.wait()
         self._exited.set()
-        self._on_exit(ExitInfo(status, self._tail.decode("utf-8", "replace"), cpu_s))
+        tail = self._mask.payload(self._tail).decode("utf-8", "replace")
+        self._on_exit(ExitInfo(status, tail, cpu_s))
 
     def _on_channel_closed(self, reason: str | None) -> None:
         # An orderly end of the channel is followed by an exit; the exit is what counts.

@@ -4,7 +4,8 @@ A frame is a 4-byte big-endian length and that many bytes of msgpack: one tagged
 field name. Local runs and the workers of a cluster use the same messages.
 
 The executor sends `ExecutorHello` once. It answers each `PrepareSlot` with exactly one
-`SlotPrepared` or `SlotRefused`, and each `SlotPrepared` is followed by exactly one `SlotFinished`,
+`SlotPrepared` or `SlotRefused` (after `SlotSetUp` and `ShareContext`, if its role is to run setup
+or to await it), and each `SlotPrepared` is followed by exactly one `SlotFinished`,
 whether the slot was started, stopped or failed. Each `SlotReport` in between is cumulative: losing
 one loses no statistics.
 """
@@ -34,6 +35,22 @@ class RefusalKind(Enum):
     STOPPED = "stopped"  # stopped before it was ready
 
 
+class SlotRole(Enum):
+    """What a slot does besides its load."""
+
+    LOAD = "load"  # nothing: setup has run, or there is none
+    SET_UP = "set_up"  # it runs the setup hooks of the workflow
+    AWAIT_SETUP = "await_setup"  # another slot does
+    TEAR_DOWN = "tear_down"  # it runs the teardown hooks of the workflow, and has no load
+
+
+def role_of(plan: WorkflowPlan, slot: int, set_up: bytes) -> SlotRole:
+    """Return the role of a slot with load; `set_up` is empty until setup has run."""
+    if set_up or not plan.is_set_up_once:
+        return SlotRole.LOAD
+    return SlotRole.AWAIT_SETUP if slot else SlotRole.SET_UP
+
+
 # --- to the executor ---------------------------------------------------------------------
 
 
@@ -47,12 +64,16 @@ class PrepareSlot(Struct, tag="prepare", frozen=True, kw_only=True):
     plan: WorkflowPlan
     slot: int = 0
     slots: int = 1
+    role: SlotRole = SlotRole.LOAD
     context: bytes = b""  # what `plan.context.encode_received` made; values in it are opaque
+    set_up: bytes = b""  # what `plan.context.encode_set_up` made; empty: setup has not run
     log_level: str = "info"
     elapsed_s: float = 0.0  # how much of the workflow's duration earlier attempts ran
     iterations: int | None = None  # of this slot; None: its share of the plan's
     static: bool = True  # False: static steps run in Python too
     trace: bool = False  # print every request and response
+    parameters: dict[str, str | int | float | bool] = {}  # values of `Param`s, by name
+    secrets: dict[str, str] = {}  # values of secret ones: masked in everything that is shown
 
     @property
     def offset_s(self) -> float:
@@ -62,7 +83,15 @@ class PrepareSlot(Struct, tag="prepare", frozen=True, kw_only=True):
     @property
     def run_s(self) -> float:
         """How long the slot runs."""
+        if self.role is SlotRole.TEAR_DOWN:
+            return 0.0
         return self.plan.duration_s - self.offset_s
+
+
+class ShareContext(Struct, tag="share", frozen=True, kw_only=True):
+    """Setup has run, and this is the context it left: go on preparing the slot."""
+
+    context: bytes
 
 
 class StartSlot(Struct, tag="start", frozen=True, kw_only=True):
@@ -91,6 +120,13 @@ class ExecutorHello(Struct, tag="hello", frozen=True, kw_only=True):
 
 class SlotPrepared(Struct, tag="prepared", frozen=True, kw_only=True):
     pass
+
+
+class SlotSetUp(Struct, tag="set_up", frozen=True, kw_only=True):
+    """The slot waits for `ShareContext`. With `context` it has run the setup hooks, and whoever
+    gets this message owes the workflow its teardown."""
+
+    context: bytes = b""
 
 
 class SlotRefused(Struct, tag="refused", frozen=True, kw_only=True):
@@ -140,9 +176,15 @@ class ExecutorDied(Struct, frozen=True, kw_only=True):
     blames_code: bool = False  # the slot's code is at fault: another executor would fail too
 
 
-ToExecutor = PrepareSlot | StartSlot | RenewLease | StopSlot
+ToExecutor = PrepareSlot | ShareContext | StartSlot | RenewLease | StopSlot
 FromExecutor = (
-    ExecutorHello | SlotPrepared | SlotRefused | SlotReport | SlotTearingDown | SlotFinished
+    ExecutorHello
+    | SlotSetUp
+    | SlotPrepared
+    | SlotRefused
+    | SlotReport
+    | SlotTearingDown
+    | SlotFinished
 )
 ExecutorEvent = FromExecutor | ExecutorOutput | ExecutorDied
 

@@ -34,6 +34,7 @@ from hyperscale.execution.protocol import (
     PrepareSlot,
     RefusalKind,
     RenewLease,
+    ShareContext,
     SlotPrepared,
     SlotRefused,
     SlotReport,
@@ -45,6 +46,7 @@ from hyperscale.execution.protocol import (
 )
 from hyperscale.execution.slot import SlotRun, prepare_slot
 from hyperscale.execution.user_errors import describe_error
+from hyperscale.testing.parameters import masked
 
 _CRASHED = 70
 _THREADS_S = 0.1
@@ -104,6 +106,7 @@ class ExecutorService:
         # Prepares, runs or tears down the slot. None before its last message is sent: the
         # pool's answer can arrive before the task itself has ended.
         self._work: asyncio.Task[None] | None = None
+        self._shared: asyncio.Future[bytes] | None = None  # the context that setup left
         self._is_leaving = False
         self._lease: LeaseWatch | None = None
         self._threads: ThreadPoolExecutor | None = None  # of `to_thread`, one pool for each slot
@@ -125,6 +128,9 @@ class ExecutorService:
                 self.left.set_exception(InvariantError("given a slot while holding another"))
             case PrepareSlot():
                 self._begin(self._prepare(message))
+            case ShareContext():
+                if self._shared is not None and not self._shared.done():
+                    self._shared.set_result(message.context)
             case StartSlot():
                 if self._slot is not None and self._work is None:
                     self._begin(self._run(self._slot, message.start_in_ms / 1000))
@@ -195,7 +201,10 @@ class ExecutorService:
                 format="%(asctime)s %(levelname)s %(name)s: %(message)s",
                 force=True,
             )
-            slot = await prepare_slot(assignment, self._send, on_beat=self._check_lease)
+            self._shared = self._loop.create_future()
+            slot = await prepare_slot(
+                assignment, self._send, shared=self._shared, on_beat=self._check_lease
+            )
         except InputError as error:
             self._refuse(error.message, RefusalKind.INPUT, error.hint)
         except HyperscaleError as error:
@@ -214,6 +223,7 @@ class ExecutorService:
         tainted = self._leaves_something() or tainted
         self._capture.flush()
         self._work = None
+        error, hint = masked(error), masked(hint)
         self._send(SlotRefused(error=error, kind=kind, hint=hint, tainted=tainted))
 
     # --- running --------------------------------------------------------------------------

@@ -8,11 +8,9 @@ until the deadline, then runs Provide and teardown hooks.
 import asyncio
 import contextlib
 import gc
-import os
-import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,13 +19,15 @@ import msgspec
 
 from hyperscale._native import Exchange, Recorder
 from hyperscale.clients import ClientHub
-from hyperscale.config import GRACE_S, format_duration
+from hyperscale.config import format_duration
 from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunError
 from hyperscale.execution.bundle import mount, mounted_files
+from hyperscale.execution.capacity import memory_limit, own_descriptor_limit, refuse_excess
 from hyperscale.execution.capture import complain
 from hyperscale.execution.hook_calls import compile_calls, is_once
 from hyperscale.execution.lifecycle_hooks import LifecycleHooks
 from hyperscale.execution.limits import CUT_S
+from hyperscale.execution.loop_holds import LoopHolds
 from hyperscale.execution.outcomes import StepOutcomes
 from hyperscale.execution.protocol import (
     FRAME_BYTES_MAX,
@@ -35,6 +35,8 @@ from hyperscale.execution.protocol import (
     PrepareSlot,
     SlotFinished,
     SlotReport,
+    SlotRole,
+    SlotSetUp,
     SlotTearingDown,
     encode_frame,
 )
@@ -48,43 +50,68 @@ from hyperscale.execution.user_errors import (
     failure,
     format_error,
 )
-from hyperscale.execution.values import unpack_context, unpack_uses
+from hyperscale.execution.values import (
+    pack_set_up,
+    unpack_context,
+    unpack_set_up,
+    unpack_uses,
+)
 from hyperscale.execution.virtual_users import UserCrew, VirtualUser
 from hyperscale.graph import Blueprint, Hook, Workflow, blueprint, load_module
 from hyperscale.graph.loading import find
 from hyperscale.graph.reading import display_path
-from hyperscale.graph.workflow import attach
-from hyperscale.plan import Connections, MetricKind, share
+from hyperscale.graph.workflow import attach, set_attribute
+from hyperscale.plan import Connections, MetricKind, Per, share
 from hyperscale.plan.context import Provided, decode_received, encode_provided
 from hyperscale.plan.status import PartStatus
 from hyperscale.testing import OptimizedArg
+from hyperscale.testing.parameters import (
+    GivenParameters,
+    Mask,
+    ParameterScope,
+    install_mask,
+    install_scope,
+    masked,
+)
 
 
 async def prepare_slot(
-    assignment: PrepareSlot, send: Send, *, on_beat: Callable[[], None] = lambda: None
+    assignment: PrepareSlot,
+    send: Send,
+    *,
+    shared: Awaitable[bytes],
+    on_beat: Callable[[], None] = lambda: None,
 ) -> "SlotRun":
     """Prepare a slot. Raises InputError if the user's file is wrong, RunError if user code failed.
+
+    `shared` is the context that setup left, for slots that run setup or await it.
 
     Before it raises, teardown hooks run if setup hooks have begun, and the requests of both are
     reported.
     """
     design = _load_blueprint(assignment)
     recorder = Recorder(len(design.recorded))
+    recorder.set_secrets(Mask(assignment.secrets.values()).forms)  # in samples of failures
     outcomes = StepOutcomes(recorder, UserErrorLog(complain))
-    trace = _print_exchange if assignment.trace else None
+    trace = _tracer(design) if assignment.trace else None
     hub = ClientHub(assignment.plan, recorder, trace=trace)
     hooks: LifecycleHooks | None = None
     try:
         await _prepare_arguments(assignment, design, hub)
         received = decode_received(assignment.context)
         uses = unpack_uses(received)
-        instance = _make_instance(design, hub, 0, unpack_context(received), uses)
+        instance = _make_instance(
+            assignment, design, hub, number=0, context=unpack_context(received), uses=uses
+        )
         hooks = LifecycleHooks(design, compile_calls(design), outcomes, instance, uses)
-        await hooks.use()
-        await hooks.set_up()
+        await _set_up_workflow(assignment, hooks, send, shared)
+        if assignment.role is not SlotRole.TEAR_DOWN:
+            await hooks.set_up(Per.EXECUTOR, [instance])
         crew = _make_crew(assignment, hub, hooks)
+        if isinstance(crew, UserCrew):  # hooks of users keep a workflow from being static
+            await hooks.set_up(Per.VU, [user.instance for user in crew.users])
     except BaseException:
-        if hooks is not None and hooks.is_set_up:
+        if hooks is not None and hooks.has_begun:
             send(SlotTearingDown())
             await hooks.tear_down()
             report = recorder.report(
@@ -106,8 +133,32 @@ async def prepare_slot(
     return SlotRun(assignment, hub, hooks, reports, crew, send=send)
 
 
+async def _set_up_workflow(
+    assignment: PrepareSlot, hooks: LifecycleHooks, send: Send, shared: Awaitable[bytes]
+) -> None:
+    """Give the first virtual user the context that setup left: of this slot, or of another."""
+    role, set_up, first = assignment.role, assignment.set_up, hooks.instance
+    if role is SlotRole.TEAR_DOWN:
+        hooks.take_over()
+    else:
+        await hooks.use()
+    if role in (SlotRole.SET_UP, SlotRole.AWAIT_SETUP):
+        left = b""
+        if role is SlotRole.SET_UP:
+            await hooks.set_up(Per.WORKFLOW, [first])
+            left = pack_set_up(first.context, workflow=assignment.workflow)
+        send(SlotSetUp(context=left))
+        hooks.hand_over()
+        set_up = await shared
+    if set_up:
+        set_attribute(first, "context", unpack_set_up(set_up))
+
+
 def _load_blueprint(assignment: PrepareSlot) -> Blueprint:
     """Import the user's code and make the blueprint of the workflow."""
+    values = {**assignment.parameters, **assignment.secrets}
+    install_scope(ParameterScope(GivenParameters(values)))
+    install_mask(Mask(assignment.secrets.values()))
     try:
         if assignment.bundle:
             module = mount(Path(assignment.bundle), assignment.file, job=assignment.job)
@@ -145,17 +196,26 @@ async def _prepare_arguments(assignment: PrepareSlot, design: Blueprint, hub: Cl
 
 
 def _make_instance(
+    assignment: PrepareSlot,
     design: Blueprint,
     hub: ClientHub,
+    *,
     number: int,
     context: dict[str, Any],
     uses: dict[str, dict[str, Any]],
 ) -> Workflow:
+    slot = assignment.slot
     try:
         instance = design.workflow()
     except HOOK_ERRORS as error:
         raise failure(RunError, f"{design.plan.name}() failed", error) from error
-    attach(instance, client=hub.client(number), context=dict(context), received=uses)
+    attach(
+        instance,
+        client=hub.client(number),
+        context=dict(context),
+        received=uses,
+        vu=0 if assignment.role is SlotRole.TEAR_DOWN else slot + number * assignment.slots,
+    )
     return instance
 
 
@@ -164,13 +224,17 @@ def _make_crew(
 ) -> UserCrew | NativeCrew:
     plan, slots, slot = assignment.plan, assignment.slots, assignment.slot
     design, program, first = hooks.design, hooks.program, hooks.instance
-    vus = share(plan.vus, slots, slot)
+    has_load = assignment.role is not SlotRole.TEAR_DOWN
+    vus = share(plan.vus, slots, slot) if has_load else 0
     if any(hook.protocol is not None for layer in design.layers for hook in layer):
-        _warn_of_descriptors(assignment, vus)
+        limits = [memory_limit()]
+        if plan.connections is not Connections.SHARED:
+            limits.append(own_descriptor_limit())
+        refuse_excess(f"{plan.name}.vus", vus, *limits)
     iterations = assignment.iterations
-    if iterations is None and plan.iterations is not None:
+    if iterations is None and plan.iterations is not None and has_load:
         iterations = share(plan.iterations, slots, slot)
-    if assignment.static and not assignment.trace:
+    if assignment.static and not assignment.trace and has_load:
         static = compile_static(
             design, hub, vus=vus, iterations=iterations, duration_s=assignment.run_s
         )
@@ -179,7 +243,16 @@ def _make_crew(
     # A slot without users runs setup and teardown hooks all the same.
     users = [VirtualUser(first, remembers=True)] if vus else []
     for number in range(1, vus):
-        instance = _make_instance(design, hub, number, first.context, hooks.received)
+        instance = _make_instance(
+            assignment,
+            design,
+            hub,
+            number=number,
+            context=first.context,
+            uses=hooks.received,
+        )
+        for name, value in hooks.shared.items():
+            set_attribute(instance, name, value)
         users.append(VirtualUser(instance, remembers=program.remembers))
     return UserCrew(
         program,
@@ -193,17 +266,6 @@ def _make_crew(
         iterations=iterations,
         is_once=is_once(design),
     )
-
-
-def _warn_of_descriptors(assignment: PrepareSlot, vus: int) -> None:
-    """Warn if the users need more connections than this process may open."""
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    spare = allowed - len(os.listdir("/proc/self/fd"))
-    if assignment.plan.connections is not Connections.SHARED and vus > spare:
-        complain(
-            f"{assignment.workflow}: {vus:,} virtual users need a connection each, but an executor "
-            f"may open only {spare:,} more (ulimit -n): the others will fail to connect\n"
-        )
 
 
 class SlotPhase(Enum):
@@ -289,8 +351,7 @@ class SlotRun:
         """End the users at once: another worker may already run this slot's load."""
         self.stop(reason, 0.0)
         if self._phase is SlotPhase.RUNNING:
-            self._crew.cut()
-            self._hub.cut()
+            self._cut_load()
 
     # --- the load -------------------------------------------------------------------------
 
@@ -307,6 +368,8 @@ class SlotRun:
                         await self._stop_came.wait()
                 if self._stop is None:
                     await self._run_users()
+            if self._phase is SlotPhase.PREPARED:
+                self._hooks.hand_over()  # the teardown of a workflow runs if it was started, once
             return await self._finish()
         finally:
             self._reports.close()
@@ -318,15 +381,24 @@ class SlotRun:
         self._become(SlotPhase.RUNNING)
         self._hooks.outcomes.recorder.begin()
         deadline_s = self._reports.begin_load() + self._assignment.run_s
+        holds = None
+        if isinstance(crew, UserCrew):  # a native program runs no code of the user
+            try:
+                holds = LoopHolds(self._hooks.program, self._hooks.outcomes.recorder)
+            except OSError as error:  # no descriptor left for it: the load runs all the same
+                complain(f"code that holds the event loop is not watched: {error}\n")
         crew.start()
-        await asyncio.sleep(0)  # every user is in its first step now,
-        gc.freeze()  # and no collection needs to walk their tasks and frames
         over = asyncio.ensure_future(crew.wait())
         try:
+            await asyncio.sleep(0)  # every user is in its first step now,
+            gc.freeze()  # and no collection needs to walk their tasks and frames
             await self._wait_for(over, until_s=deadline_s)
             crew.stop()
+            longest_ns = self._hooks.outcomes.recorder.longest_ns
+            longest_s = None if longest_ns is None else longest_ns / 1e9
+            grace_s = self._assignment.plan.grace_s_after(longest_s)
             while not over.done():
-                cut_at_s = deadline_s + GRACE_S
+                cut_at_s = deadline_s + grace_s
                 if self._stop is not None:
                     cut_at_s = min(cut_at_s, self._stop.cut_at_s)
                 if time.monotonic() >= cut_at_s:
@@ -334,10 +406,11 @@ class SlotRun:
                     break
                 await self._wait_for(over, until_s=cut_at_s)
             if self._is_halted:  # users may have ended before their last calls were counted
-                crew.cut()
-                self._hub.cut()
+                self._cut_load()
         finally:
             over.cancel()
+            if holds is not None:
+                holds.stop()
             self._reports.end_load()
             crew.close()
 
@@ -362,9 +435,12 @@ class SlotRun:
                 )
                 return
             # More than once: code may ignore the first cancellation and await something else.
-            self._crew.cut()
-            self._hub.cut()
+            self._cut_load()
             await asyncio.wait((over,), timeout=CUT_S / 5)
+
+    def _cut_load(self) -> None:
+        self._hub.cut()  # first: it notes how long the requests of the users have taken
+        self._crew.cut()
 
     # --- after the load -------------------------------------------------------------------
 
@@ -376,7 +452,7 @@ class SlotRun:
         self._reports.send(histograms=True)  # if hooks hang and are killed, the statistics are sent
         status, error = self._outcome()
         provided = Provided(slot=self._assignment.slot)
-        if status is PartStatus.COMPLETED:
+        if status is PartStatus.COMPLETED and self._assignment.role is not SlotRole.TEAR_DOWN:
             try:
                 provided = await self._hooks.provide(self._assignment.slot)
             except RunError as raised:
@@ -385,8 +461,8 @@ class SlotRun:
         self._hooks.outcomes.faults.summarise()
         finished = SlotFinished(
             status=status,
-            error=None if error is None else error.message,
-            hint="" if error is None else error.hint,
+            error=None if error is None else masked(error.message),
+            hint="" if error is None else masked(error.hint),
             report=self._reports.make(histograms=True, whole_series=True),
             provided=encode_provided(provided),
             tainted=self._is_tainted or self._hooks.is_tainted,
@@ -422,7 +498,13 @@ def _within_frame(finished: SlotFinished) -> SlotFinished:
     return finished
 
 
-def _print_exchange(exchange: Exchange) -> None:
+def _tracer(design: Blueprint) -> Callable[[Exchange], None]:
+    """Return a function that prints an exchange with the name of the step that made it."""
     from hyperscale.clients.trace import format_exchange  # noqa: PLC0415 - only when asked for
 
-    sys.stdout.write(f"{format_exchange(exchange)}\n\n")
+    def show(exchange: Exchange) -> None:
+        names = design.recorded
+        step = names[exchange.step] if exchange.step < len(names) else "no step"
+        sys.stdout.write(f"-- {step}\n{format_exchange(exchange)}\n\n")
+
+    return show

@@ -1,7 +1,6 @@
 """The reports of a slot: makes them, numbers them and sends them on a timer."""
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 
@@ -9,6 +8,7 @@ from hyperscale._native import Recorder, Report
 from hyperscale.execution.limits import HISTOGRAMS_EVERY_S, REPORT_EVERY_S
 from hyperscale.execution.protocol import FromExecutor, PrepareSlot, SlotReport
 from hyperscale.execution.static import NativeCrew
+from hyperscale.execution.usage import ExecutorUsage
 from hyperscale.execution.virtual_users import UserCrew
 
 Send = Callable[[FromExecutor], None]
@@ -20,7 +20,6 @@ several reports."""
 _BEAT_S = 0.05
 _BEATS_PER_REPORT = round(REPORT_EVERY_S / _BEAT_S)
 _BEATS_PER_HISTOGRAMS = round(HISTOGRAMS_EVERY_S / _BEAT_S)
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class SlotReports:
@@ -46,12 +45,10 @@ class SlotReports:
         self._crew = crew
         self._send = send
         self._on_beat = on_beat
-        # Opened once: descriptors may run out later.
-        self._statm = open("/proc/self/statm", "rb", buffering=0)  # noqa: SIM115 - see close
+        self._usage = ExecutorUsage()
         self._sequence = self._beats = 0
         self._began_s: float | None = None  # when the virtual users started
         self._ended_s: float | None = None
-        self._cpu_began_s = time.process_time()
         self._lag_s = self._due_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -64,7 +61,7 @@ class SlotReports:
 
     def begin_load(self) -> float:
         """Start the clock of the virtual users and return the time."""
-        self._cpu_began_s = time.process_time()
+        self._usage.begin()
         self._began_s = time.monotonic()
         return self._began_s
 
@@ -74,7 +71,6 @@ class SlotReports:
     def make(self, *, histograms: bool, whole_series: bool = False) -> Report:
         """Return the next report; without `whole_series` it has the newest seconds only."""
         self._sequence += 1
-        self._statm.seek(0)
         assignment, crew, elapsed_s = self._assignment, self._crew, 0.0
         if self._began_s is not None:
             elapsed_s = (self._ended_s or time.monotonic()) - self._began_s
@@ -87,14 +83,17 @@ class SlotReports:
             elapsed_s=assignment.offset_s + elapsed_s,
             vus=crew.looping,
             iterations=crew.iterations,
+            raised=crew.raised,
             histograms=histograms,
             series_from=0 if whole_series else max(0, int(elapsed_s) - SERIES_S),
             offset_s=int(assignment.offset_s),
             checks=[tally.report() for tally in crew.checks],
             metrics=[tally.report(histograms=histograms) for tally in crew.metrics],
-            cpu_s=time.process_time() - self._cpu_began_s,
+            cpu_s=self._usage.cpu_s,
             loop_lag_s=lag_s,  # the worst since the last report
-            rss_bytes=int(self._statm.read().split()[1]) * _PAGE_BYTES,
+            rss_bytes=self._usage.rss_bytes,
+            cpu_wait_s=self._usage.cpu_wait_s,
+            loop_s=elapsed_s,
         )
 
     def send(self, *, histograms: bool) -> None:
@@ -103,7 +102,7 @@ class SlotReports:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._statm.close()
+        self._usage.close()
 
     def _beat(self) -> None:
         self._lag_s = max(self._lag_s, time.monotonic() - self._due_s)

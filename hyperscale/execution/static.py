@@ -27,6 +27,7 @@ class NativeCrew:
         self._program: NativeProgram | None = program
         self._iterations = 0
         self.size = vus
+        self.raised = 0  # there is no code of the test's own
         self._duration_s = duration_s
         self._driver: asyncio.Task[None] | None = None
         self._is_cut = False

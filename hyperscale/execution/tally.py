@@ -7,6 +7,7 @@ from hyperscale._native import CheckReport, Histogram, MetricReport
 from hyperscale.plan import MetricKind
 from hyperscale.plan.model import SPREAD_KINDS
 from hyperscale.stats.histograms import METRIC_SCALE
+from hyperscale.testing.parameters import masked
 
 _FAILURE_CHARS_MAX = 500
 _SPREAD_MAX = 2**63  # the largest number that a histogram takes
@@ -31,7 +32,7 @@ class CheckTally:
     def fail(self, describe: Callable[[], str]) -> None:
         self.failed += 1
         if self.first_failure is None:
-            self.first_failure = describe()[:_FAILURE_CHARS_MAX]
+            self.first_failure = masked(describe())[:_FAILURE_CHARS_MAX]
 
     def report(self) -> CheckReport:
         return CheckReport(

@@ -8,11 +8,13 @@ correct their own code.
 import sysconfig
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
 from hyperscale.errors import HyperscaleError
+from hyperscale.testing.parameters import masked
 
 E = TypeVar("E", bound=HyperscaleError)
 
@@ -27,6 +29,16 @@ HOOK_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
 """Exceptions that count as a failure of the hook and never end the process."""
 
 _Key = tuple[str, type[BaseException], str, int]
+_TRACE_MAX = 4000
+
+
+@dataclass(slots=True)
+class SeenError:
+    """Errors of one type from one place of the user's code."""
+
+    message: str  # of the first of them
+    trace: str  # of the first of them: the user's frames
+    count: int = 0
 
 
 class UserErrorLog:
@@ -34,28 +46,33 @@ class UserErrorLog:
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
-        self._seen: dict[_Key, int] = {}
+        self._seen: dict[_Key, SeenError] = {}
         self._unlisted = 0
 
-    def note(self, where: str, error: BaseException) -> None:
-        """Note an exception raised in the hook `where`."""
+    def note(self, where: str, error: BaseException) -> SeenError:
+        """Note an exception raised in the hook `where`; return what is known of its kind."""
         file, line = _origin(error.__traceback__)
         key = (where, type(error), file, line)
-        count = self._seen.get(key)
-        if count is not None:
-            self._seen[key] = count + 1
-        elif len(self._seen) < _KINDS_MAX:
-            self._seen[key] = 1
-            self._write(f"{where} raised (shown once):\n{format_error(error)}")
-        else:
-            self._unlisted += 1
+        seen = self._seen.get(key)
+        if seen is None:
+            if len(self._seen) >= _KINDS_MAX:
+                self._unlisted += 1
+                return SeenError(f"{type(error).__name__} ({Path(file).name}:{line})", "")
+            trace = format_error(error)
+            seen = SeenError(describe_error(error), _shown(trace)[-_TRACE_MAX:])
+            self._seen[key] = seen
+            self._write(f"{where} raised (shown once by each process):\n{trace}")
+        seen.count += 1
+        return seen
 
     def summarise(self) -> None:
         """Write how often each error occurred; called once, at the end."""
-        for (where, kind, file, line), count in self._seen.items():
-            if count > 1:
+        for (where, kind, file, line), seen in self._seen.items():
+            if seen.count > 1:
                 place = f" at {file}:{line}" if file else ""
-                self._write(f"{where} raised {kind.__name__}{place} {count:,} times in all\n")
+                self._write(
+                    f"{where} raised {kind.__name__}{place} {seen.count:,} times in this process\n"
+                )
         if self._unlisted:
             self._write(f"… and {self._unlisted:,} exceptions of other kinds, not shown\n")
 
@@ -83,11 +100,16 @@ def describe_error(error: BaseException) -> str:
     # The indented lines of a syntax error show the place; notes follow the error itself.
     lines = traceback.format_exception_only(error)
     text = " ".join(next(line for line in lines if not line.startswith(" ")).split())
+    text = _shown(text)  # before it is cut, which may cut a secret in two
     text = text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
     file, line = _origin(error.__traceback__)
-    text = f"{text} ({Path(file).name}:{line})" if file else text
-    # Undecodable bytes are lone surrogates, which cannot be sent.
-    return text.encode("utf-8", "backslashreplace").decode()
+    return _shown(f"{text} ({Path(file).name}:{line})" if file else text)
+
+
+def _shown(text: str) -> str:
+    """Mask secrets, and escape lone surrogates, which cannot be sent: they stand for undecodable
+    bytes."""
+    return masked(text.encode("utf-8", "backslashreplace").decode())
 
 
 def failure(kind: type[E], what: str, error: BaseException) -> E:

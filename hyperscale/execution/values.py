@@ -4,12 +4,20 @@ Plain data is sent as msgpack, anything else is pickled. Only executors, which r
 decode values. `plan.context` decides which workflow gets which value.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from hyperscale.errors import RunError
-from hyperscale.plan.context import CONTEXT_BYTES_MAX, ContextValue, ReceivedContext
+from hyperscale.plan.context import (
+    CONTEXT_BYTES_MAX,
+    SETUP_BYTES_MAX,
+    ContextValue,
+    ReceivedContext,
+    decode_set_up,
+    encode_set_up,
+)
 
 _PLAIN = b"m"
 _PICKLED = b"p"
@@ -61,6 +69,37 @@ def unpack_uses(received: ReceivedContext) -> dict[str, dict[str, Any]]:
         method: {key: _open(value, where=f"{method}({key})") for key, value in given.items()}
         for method, given in received.uses.items()
     }
+
+
+def pack_set_up(context: Mapping[Any, object], *, workflow: str) -> bytes:
+    """Encode the `self.context` that setup left. Raises RunError that names the key at fault."""
+    packed: dict[str, bytes] = {}
+    for key, value in context.items():
+        where = f"{workflow}: self.context[{key!r}]"
+        if not isinstance(key, str):
+            raise RunError(f"{where}: a key must be text", hint=f"write self.context[{str(key)!r}]")
+        try:
+            packed[key] = pack_value(value, where=where)
+        except RunError as error:
+            raise RunError(
+                error.message,
+                hint="setup runs once and its context is sent to all others: put plain data "
+                'there, and what cannot be sent on self, with @setup(per="executor")',
+            ) from error
+    payload = encode_set_up(packed)
+    if len(payload) > SETUP_BYTES_MAX:
+        largest = max(packed, key=lambda key: len(packed[key]))
+        raise RunError(
+            f"{workflow}: setup leaves {len(payload):,} bytes in self.context, more than "
+            f"{SETUP_BYTES_MAX:,}; the largest is {largest!r} with {len(packed[largest]):,}",
+            hint='put a key or a path there, and load the data with @setup(per="executor")',
+        )
+    return payload
+
+
+def unpack_set_up(payload: bytes) -> dict[str, Any]:
+    """Return the `self.context` that setup left."""
+    return {key: unpack_value(value, where=key) for key, value in decode_set_up(payload).items()}
 
 
 def _open(value: ContextValue, *, where: str) -> Any:

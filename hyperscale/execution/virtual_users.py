@@ -19,7 +19,7 @@ from hyperscale.execution.outcomes import StepOutcomes
 from hyperscale.execution.tally import CheckTally, MetricTally
 from hyperscale.execution.user_errors import describe_error
 from hyperscale.graph import Workflow
-from hyperscale.graph.workflow import remember
+from hyperscale.graph.workflow import remember, set_attribute
 from hyperscale.testing import HTTPResponse
 
 
@@ -87,6 +87,11 @@ class UserCrew:
     def size(self) -> int:
         return len(self.users)
 
+    @property
+    def raised(self) -> int:
+        """Iterations in which the test's own code raised."""
+        return self.outcomes.raised
+
     async def wait(self) -> None:
         """Wait until every user's loop has ended."""
         if self._all_done is not None:
@@ -152,6 +157,7 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0912,
     set_step = current_step.set
     clock_s = monotonic
     began_s = 0.0
+    iteration = 0
     scope = None  # of the step that ran last: most workflows never change it
 
     while not crew.is_stopping:
@@ -196,7 +202,7 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0912,
                 if crew.is_cut:
                     return
                 user.running = 0
-                crew.outcomes.fail(call, error)
+                crew.outcomes.fail(call, error, results)
                 _forgive(error)
                 continue
             if crew.is_cut:
@@ -207,7 +213,7 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0912,
             if type(result) is HTTPResponse and call.accept is None:
                 record_exchange(call.index, result.exchange, False)
             else:
-                crew.outcomes.settle(call, result, perf_counter_ns() - began_ns)
+                crew.outcomes.settle(call, result, perf_counter_ns() - began_ns, results)
             if user.remembers:
                 remember(instance, call.name, result)
         else:
@@ -228,6 +234,8 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0912,
             # No other user ran since, so the steps may not have awaited anything. Without this,
             # steps that never await would block the loop and its timers.
             await asyncio.sleep(0)
+        iteration += 1
+        set_attribute(instance, "iteration", iteration)
 
 
 async def _run_layer(
@@ -284,14 +292,14 @@ async def _run_call(crew: UserCrew, user: VirtualUser, call: HookCall, results: 
     except BaseException as error:  # noqa: BLE001 - a step may raise anything
         if not crew.is_cut:
             user.running &= ~call.bit
-            crew.outcomes.fail(call, error)
+            crew.outcomes.fail(call, error, results)
             _forgive(error)
         return False
     if crew.is_cut:
         return False
     user.running &= ~call.bit
     results[call.index] = result
-    crew.outcomes.settle(call, result, perf_counter_ns() - began_ns)
+    crew.outcomes.settle(call, result, perf_counter_ns() - began_ns, results)
     if user.remembers:
         remember(user.instance, call.name, result)
     return True
@@ -331,7 +339,7 @@ async def _judge(crew: UserCrew, user: VirtualUser, results: list[Any], done: in
         except BaseException as error:  # noqa: BLE001 - a step may raise anything
             if crew.is_cut:
                 return
-            crew.outcomes.faults.note(call.name, error)
+            crew.outcomes.note_raised(call.name, error, results)
             _forgive(error)
 
 

@@ -3,11 +3,19 @@
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from ipaddress import ip_address
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from hyperscale.clients import RequestError
 from hyperscale.testing import HTTPResponse
@@ -141,3 +149,70 @@ def test_the_wrong_name_is_refused(
 
     # Only 127.0.0.1 listens, so the certificate is refused after a connection was.
     assert in_lab(work) in {"tls", "connect"}
+
+
+def self_signed(tmp_path: Path, *, name: str = "127.0.0.1", days: int = 1) -> Path:
+    """Return a file with key and certificate, as `openssl req -x509` makes it: an authority."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=10))
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address(name))]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path / f"{uuid4().hex}.pem"
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(private + certificate.public_bytes(pem))
+    return path
+
+
+@contextmanager
+def serving(certificate: Path) -> Iterator[str]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server = HTTPServer(("127.0.0.1", 0), _Hello)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"https://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def outcome(url: str, ca: Path) -> int | str:
+    async def work(lab: Lab) -> int | str:
+        try:
+            return (await lab.http.get(url, ca=str(ca))).status
+        except RequestError as error:
+            return error.error
+
+    return in_lab(work)
+
+
+def test_a_self_signed_certificate_given_as_ca_is_trusted_for_its_name_and_time(
+    tmp_path: Path,
+) -> None:
+    right, other = self_signed(tmp_path), self_signed(tmp_path)
+    wrong_name = self_signed(tmp_path, name="10.0.0.1")
+    expired = self_signed(tmp_path, days=-1)
+    with serving(right) as url:
+        assert outcome(url, right) == 200
+        assert outcome(url, other) == "tls", "another certificate with the same name"
+    with serving(wrong_name) as url:
+        assert outcome(url, wrong_name) == "tls"
+    with serving(expired) as url:
+        assert outcome(url, expired) == "tls"

@@ -4,10 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from hyperscale._native import Histogram
 from hyperscale.errors import InputError
 from tests.execution.server import CountingServer
 from tests.lab.executors import Lab, Outcome
 from tests.lab.reports import StepCounts
+
+GRACE_NS = 1_000_000_000  # unless a workflow says otherwise
 
 
 @pytest.fixture
@@ -98,7 +101,7 @@ PREPARED = """
             assert type(body["user"]) is str
             return await self.client.http.post(url, data=body)
 
-        @teardown()
+        @teardown(per="executor")
         async def tell(self):
             log(counts["resolve"], counts["encode"])
 """
@@ -216,6 +219,47 @@ def test_requests_in_flight_at_the_deadline_are_cut_and_the_target_saw_what_was_
     assert (quick.ok, quick.cut) == (8, 0)
     assert server.requests == {"GET /": 8, "GET /delay/60000": 8}
     assert slow.sent == 8
+    taken = Histogram.decode((outcome.step("slow").phases or {})["cut"])
+    assert taken.count == 8
+    assert taken.min_ns >= GRACE_NS, "a request was cut before its grace was over"
+    assert "cut" not in (outcome.step("quick").phases or {})
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize(
+    ("grace", "cut"),
+    [
+        ("0s", 4),
+        ("longest", 0),  # `first` took as long as `second`, which is half done at the deadline
+        ("10s", 0),
+    ],
+)
+def test_grace_decides_what_becomes_of_requests_in_flight(
+    lab: Lab, server: CountingServer, grace: str, cut: int, static: bool
+) -> None:
+    write(
+        lab,
+        server,
+        f"""
+        class Ending(Workflow):
+            vus = 4
+            duration = "900ms"
+            grace = {grace!r}
+
+            @step()
+            async def first(self, url: URL = "URL_OF_SERVER/delay/600") -> HTTPResponse:
+                return await self.client.http.get(url)
+
+            @step("first")
+            async def second(self, url: URL = "URL_OF_SERVER/delay/600") -> HTTPResponse:
+                return await self.client.http.get(url)
+        """,
+    )
+    (outcome,) = lab.run("Ending", static=static)
+    steps = [outcome.step(name).counts for name in ("first", "second")]
+    assert sum(step.cut for step in steps) == cut
+    assert sum(step.total + step.cut for step in steps) == sum(step.sent for step in steps)
+    assert server.requests.total() == sum(step.sent for step in steps)
 
 
 @pytest.mark.parametrize("static", [False, True])
@@ -257,7 +301,7 @@ def test_a_host_without_an_address_refuses_the_slot_before_anything_runs(lab: La
             vus = 1
             duration = "1s"
 
-            @setup()
+            @setup(per="executor")
             async def open(self):
                 log("ran")
 

@@ -215,7 +215,7 @@ def test_teardown_hooks_run_after_the_lease_expired_and_may_send(
                 await asyncio.sleep(0.01)
                 return await self.client.http.get(url)
 
-            @teardown()
+            @teardown(per="executor")
             async def leave(self, url: URL = "http://127.0.0.1:{target.port}/") -> None:
                 response = await self.client.http.get(url)
                 log("left", response.status)
@@ -243,7 +243,7 @@ def test_a_renewal_during_teardown_does_not_put_hooks_under_the_lease(
                 await asyncio.sleep(0.01)
                 return Result()
 
-            @teardown()
+            @teardown(per="executor")
             async def leave(self, url: URL = "http://127.0.0.1:{target.port}/") -> None:
                 log("tears down")
                 await asyncio.sleep(1)
@@ -320,7 +320,7 @@ def test_a_later_attempt_runs_an_action_workflow_completely(lab: Lab) -> None:
             vus = 1
             duration = "20s"
 
-            @step()
+            @action()
             async def one(self) -> None:
                 await asyncio.sleep(0.3)
     """)

@@ -1,5 +1,6 @@
 """The mark on every process that an executor starts, in its environment and its limits."""
 
+import os
 import subprocess
 import sys
 
@@ -20,8 +21,8 @@ process.wait()
 
 def test_a_process_with_the_mark_in_its_environment_is_killed_and_no_other() -> None:
     mark, others = ProcessMark.new(), ProcessMark.new()
-    process = subprocess.Popen(["sleep", "600"], env=mark.environment())
-    other = subprocess.Popen(["sleep", "600"], env=others.environment())
+    process = subprocess.Popen(["sleep", "600"], env=mark.added_to(os.environ))
+    other = subprocess.Popen(["sleep", "600"], env=others.added_to(os.environ))
     try:
         assert mark.is_on_others()
         assert mark.end_bearers()
@@ -38,7 +39,7 @@ def test_a_process_with_the_mark_in_its_environment_is_killed_and_no_other() -> 
 def test_a_process_with_the_mark_only_in_its_limits_is_killed() -> None:
     mark = ProcessMark.new()
     starter = subprocess.Popen(
-        [sys.executable, "-c", STARTER], env=mark.environment(), stdout=subprocess.PIPE
+        [sys.executable, "-c", STARTER], env=mark.added_to(os.environ), stdout=subprocess.PIPE
     )
     try:
         pid = int(starter.stdout.readline())

@@ -138,7 +138,7 @@ def test_user_code_may_close_or_replace_its_streams(lab: Lab) -> None:
                 os.write(1, b"still here\\n")
                 return Result()
 
-            @teardown()
+            @teardown(per="executor")
             async def fail(self):
                 raise ValueError("told nobody")
     """)

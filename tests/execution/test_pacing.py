@@ -100,7 +100,7 @@ def test_steps_in_flight_at_the_deadline_are_cut_once_and_never_failed(lab: Lab)
             async def never(self) -> Result:
                 log("never")
 
-            @teardown()
+            @teardown(per="executor")
             async def close(self):
                 log("teardown")
     """)

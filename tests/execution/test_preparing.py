@@ -73,7 +73,7 @@ def test_one_refused_slot_ends_the_preparation_of_the_others(lab: Lab) -> None:
             vus = 2
             duration = "30s"
 
-            @setup()
+            @setup(per="executor")
             async def open(self):
                 try:
                     os.mkdir(LOG + ".taken")
@@ -85,7 +85,7 @@ def test_one_refused_slot_ends_the_preparation_of_the_others(lab: Lab) -> None:
             async def one(self) -> Result:
                 return Result()
 
-            @teardown()
+            @teardown(per="executor")
             async def close(self):
                 log("close")
     """)
@@ -105,7 +105,7 @@ def test_an_executor_that_dies_while_preparing_fails_the_preparation(lab: Lab) -
             vus = 1
             duration = "30s"
 
-            @setup()
+            @setup(per="executor")
             async def open(self):
                 os.kill(os.getpid(), 9)
 
@@ -122,7 +122,7 @@ ONE_READY = """
         vus = 2
         duration = "30s"
 
-        @setup()
+        @setup(per="executor")
         async def open(self):
             try:
                 os.mkdir(LOG + ".taken")
@@ -184,7 +184,7 @@ def test_a_cancelled_preparation_leaves_no_slot_behind(lab: Lab) -> None:
             vus = 1
             duration = "30s"
 
-            @setup()
+            @setup(per="executor")
             async def open(self):
                 log("opening")
                 await asyncio.sleep(60)
@@ -193,7 +193,7 @@ def test_a_cancelled_preparation_leaves_no_slot_behind(lab: Lab) -> None:
             async def one(self) -> Result:
                 return Result()
 
-            @teardown()
+            @teardown(per="executor")
             async def close(self):
                 log("close")
     """)

@@ -62,14 +62,13 @@ def test_results_are_not_shared_between_users_or_iterations(lab: Lab) -> None:
 
             @step()
             async def give(self) -> Result:
-                self.count = getattr(self, "count", 0) + 1
                 await asyncio.sleep(0)
-                return Result((id(self), self.count))
+                return Result((id(self), self.iteration))
 
             @step("give")
             async def take(self, give: Result | None = None, late=None) -> Result:
                 await asyncio.sleep(0)
-                return Result(ok=give.value == (id(self), self.count) and late is None)
+                return Result(ok=give.value == (id(self), self.iteration) and late is None)
 
             @step("take")
             async def late(self) -> Result:
@@ -116,7 +115,7 @@ def test_a_raising_step_fails_once_and_skips_what_depends_on_it(lab: Lab) -> Non
     assert 'raise ValueError("no luck")' in outcome.output
     assert "hyperscale/execution" not in outcome.output
     assert "bad raised ValueError" in outcome.output
-    assert "10 times in all" in outcome.output
+    assert "10 times in this process" in outcome.output
 
 
 def test_a_raising_step_beside_another_in_its_layer_skips_only_its_own_dependents(
@@ -192,7 +191,7 @@ def test_arguments_come_from_ancestors_then_context_then_defaults(lab: Lab) -> N
             duration = "30s"
             iterations = 2
 
-            @setup()
+            @setup(per="executor")
             async def prepare(self):
                 self.context.update(token="t-1", first="from the context", url="http://wrong")
 
@@ -226,10 +225,9 @@ def test_checks_and_metrics_see_the_results_of_their_iteration(lab: Lab) -> None
 
             @step()
             async def number(self) -> Result:
-                self.n = getattr(self, "n", 0) + 1
-                if self.n == 2:
+                if self.iteration == 1:
                     raise ValueError
-                return Result(self.n)
+                return Result(self.iteration + 1)
 
             @check()
             def is_small(self, number):
@@ -274,13 +272,13 @@ def test_an_executor_without_a_free_descriptor_keeps_reporting(lab: Lab) -> None
 
             @step()
             async def one(self) -> Result:
-                if not hasattr(self, "held"):
+                if self.iteration == 0:
                     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
                     resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
-                    self.held = []
+                    held = self.context["held"] = []
                     try:
                         while True:
-                            self.held.append(os.open("/dev/null", os.O_RDONLY))
+                            held.append(os.open("/dev/null", os.O_RDONLY))
                     except OSError:
                         pass
                 await asyncio.sleep(0.02)
@@ -359,6 +357,7 @@ def test_reports_are_sequenced_cumulative_and_carry_the_executor_state(lab: Lab)
     assert sequences == sorted(set(sequences))
     assert totals == sorted(totals)
     assert outcome.reports[0].vus == 3
+    assert outcome.report.users[:2] == [0, 3]
     assert outcome.report.rss_bytes > 1_000_000
     assert outcome.report.cpu_s > 0
     assert any(report.steps[0].latency is not None for report in outcome.reports)
@@ -372,13 +371,10 @@ def test_reports_are_sequenced_cumulative_and_carry_the_executor_state(lab: Lab)
         ("Result", "return asyncio.ensure_future(asyncio.sleep(0))", "is an `await` missing?"),
         ("Result", "await asyncio.sleep(0)", "is a `return` missing?"),
         ("Result", "return 5", "it returned int, not its Result"),
-        ("Result | None", "await asyncio.sleep(0)", None),
-        ("Result | dict", "return {}", None),
-        ("dict", "return {}", None),
     ],
 )
 def test_a_step_that_does_not_return_its_annotated_result_has_failed(
-    lab: Lab, annotation: str, body: str, said: str | None
+    lab: Lab, annotation: str, body: str, said: str
 ) -> None:
     lab.write(f"""
         class Forgetful(Workflow):
@@ -392,23 +388,44 @@ def test_a_step_that_does_not_return_its_annotated_result_has_failed(
     """)
     (outcome,) = lab.run("Forgetful")
     counts = outcome.step("forget").counts
-    if said is None:
-        assert counts.failed == 0
-        assert counts.ok > 0
-    else:
-        assert (counts.ok, counts.failed, counts.errors) == (0, 2, {"exception": 2})
-        assert said in outcome.output
-        assert "never awaited" not in outcome.output
+    assert (counts.ok, counts.failed, counts.errors) == (0, 2, {"exception": 2})
+    assert said in outcome.output
+    assert "never awaited" not in outcome.output
 
 
-def test_more_users_than_descriptors_are_warned_about_before_the_run(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    ("annotation", "body", "ok", "none"),
+    [
+        ("Result | None", "await asyncio.sleep(0)", 0, 2),
+        ("Result | dict", "return {}", 0, 2),
+    ],
+)
+def test_a_call_that_returns_no_result_where_none_is_owed_is_neither_ok_nor_failed(
+    lab: Lab, annotation: str, body: str, ok: int, none: int
+) -> None:
+    lab.write(f"""
+        class Idle(Workflow):
+            vus = 1
+            duration = "30s"
+            iterations = 2
+
+            @step()
+            async def rest(self) -> {annotation}:
+                {body}
+    """)
+    (outcome,) = lab.run("Idle")
+    counts = outcome.step("rest").counts
+    assert (counts.total, counts.ok, counts.failed, counts.none) == (ok, ok, 0, none)
+
+
+def test_more_users_than_descriptors_are_refused_before_the_run(lab: Lab) -> None:
     lab.write("""
         class Many(Workflow):
             vus = 50
             duration = "30s"
             iterations = 1
 
-            @setup()
+            @setup(per="executor")
             async def tighten(self):
                 import resource
                 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -418,9 +435,8 @@ def test_more_users_than_descriptors_are_warned_about_before_the_run(lab: Lab) -
             async def one(self) -> HTTPResponse:
                 return await self.client.http.get("http://127.0.0.1:1/")
     """)
-    (outcome,) = lab.run("Many")
-    assert "Many: 50 virtual users need a connection each" in outcome.output
-    assert "ulimit -n" in outcome.output
+    with pytest.raises(InputError, match=r"Many.vus: 50 virtual users are more .*ulimit -n"):
+        lab.run("Many")
 
 
 def test_a_request_part_that_cannot_be_encoded_is_refused_with_its_place(lab: Lab) -> None:

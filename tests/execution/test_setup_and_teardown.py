@@ -13,7 +13,7 @@ def test_setup_and_teardown_run_once_around_the_users_and_share_the_context(lab:
             duration = "30s"
             iterations = 8
 
-            @setup()
+            @setup(per="executor")
             async def open(self):
                 self.context["token"] = "t-1"
                 log("setup")
@@ -23,7 +23,7 @@ def test_setup_and_teardown_run_once_around_the_users_and_share_the_context(lab:
                 self.context["own"] = id(self)
                 return Result(ok=token == "t-1")
 
-            @teardown()
+            @teardown(per="executor")
             def close(self):
                 log("teardown", self.context["token"])
     """)
@@ -40,7 +40,7 @@ def test_a_failing_setup_hook_refuses_the_slot_and_teardown_hooks_run(lab: Lab) 
             vus = 1
             duration = "30s"
 
-            @setup()
+            @setup(per="executor")
             async def open(self):
                 raise ConnectionError("no database")
 
@@ -48,7 +48,7 @@ def test_a_failing_setup_hook_refuses_the_slot_and_teardown_hooks_run(lab: Lab) 
             async def use(self) -> Result:
                 return Result()
 
-            @teardown()
+            @teardown(per="executor")
             async def close(self):
                 log("teardown")
     """)
@@ -73,7 +73,7 @@ def test_requests_of_setup_hooks_are_reported_if_another_slot_fails_to_prepare(l
             vus = 2
             duration = "30s"
 
-            @setup()
+            @setup(per="executor")
             async def open(self):
                 try:
                     os.mkdir(LOG + ".first")
@@ -116,7 +116,7 @@ def test_a_teardown_hook_that_cancels_itself_does_not_keep_the_slot_from_ending(
             async def one(self) -> Result:
                 return Result()
 
-            @teardown()
+            @teardown(per="executor")
             async def close(self):
                 {body}
     """)

@@ -155,7 +155,7 @@ def test_a_hook_that_raises_system_exit_has_failed(lab: Lab, kind: str, what: st
             duration = "10s"
             iterations = 1
 
-            @{kind}()
+            @{kind}(per="executor")
             async def quit(self) -> None:
                 {what}
 
@@ -207,7 +207,7 @@ def test_a_teardown_hook_that_never_ends_is_abandoned(lab: Lab) -> None:
             async def one(self) -> Result:
                 return Result()
 
-            @teardown()
+            @teardown(per="executor")
             async def close(self):
                 await asyncio.sleep(3600)
     """)

@@ -14,7 +14,7 @@ from hyperscale.errors import RunError
 from hyperscale.execution import overdue, pooled_executor
 from hyperscale.execution.process import ExecutorLostError
 from hyperscale.plan.status import PartStatus
-from tests.lab.executors import SLEEPER, Bench, Lab
+from tests.lab.executors import SLEEPER, Bench, Lab, Outcome
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
@@ -247,5 +247,34 @@ def test_an_executor_is_not_killed_because_its_parent_was_suspended(lab: Lab) ->
         (outcome,) = await bench.ended()
         assert outcome.finished is not None
         assert outcome.finished.status is PartStatus.COMPLETED
+
+    lab.work(work)
+
+
+def test_an_executor_that_may_not_get_more_weight_again_is_replaced(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a privileged process may lower nice; this machine may permit it."""
+    lab.write(SLEEPER)
+    set_priority = os.setpriority
+
+    def unprivileged(which: int, who: int, nice: int) -> None:
+        if nice < os.getpriority(which, who):
+            raise PermissionError
+        set_priority(which, who, nice)
+
+    monkeypatch.setattr(os, "setpriority", unprivileged)
+    own_nice = os.getpriority(os.PRIO_PROCESS, 0)
+
+    async def work(bench: Bench) -> None:
+        pids = []
+        for weight, nice in ((15, 15), (15, 15), (None, 5)):
+            await bench.pool.prepare(bench.ids, [bench.assignment("Sleeper", 0)], nice=weight)
+            pids += bench.pool.pids
+            assert os.getpriority(os.PRIO_PROCESS, pids[-1]) == own_nice + nice
+            bench.outcomes[0] = Outcome()
+            bench.pool.stop(bench.ids, "not needed", 1.0)
+            await bench.ended()
+        assert pids[0] == pids[1] != pids[2]
 
     lab.work(work)

@@ -5,6 +5,7 @@ from pathlib import Path
 from hyperscale.errors import RunError
 from hyperscale.execution.user_errors import UserErrorLog, describe_error, failure, format_error
 from hyperscale.testing.arguments import split_url
+from hyperscale.testing.parameters import Mask, install_mask
 
 
 def caught(function) -> BaseException:
@@ -42,11 +43,11 @@ def test_the_first_error_of_a_kind_is_printed_and_the_others_are_counted() -> No
         log.note("login", caught(fails_here))
     log.note("logout", caught(fails_here))
     assert len(said) == 2
-    assert said[0].startswith("login raised (shown once):\nTraceback")
+    assert said[0].startswith("login raised (shown once by each process):\nTraceback")
     log.summarise()
     assert len(said) == 3
     assert "login raised ValueError at" in said[2]
-    assert "3 times in all" in said[2]
+    assert "3 times in this process" in said[2]
 
 
 def test_tracebacks_leave_out_frames_of_hyperscale() -> None:
@@ -97,6 +98,21 @@ def test_a_very_long_message_is_cut() -> None:
         raise ValueError("x" * 100_000)
 
     assert len(describe_error(caught(fails))) < 600
+
+
+def test_a_secret_is_masked_also_where_a_text_is_cut() -> None:
+    secret = "hunter2-" * 10
+
+    def fails(length: int) -> None:
+        raise ValueError("x" * length + secret + "y" * 3_960)
+
+    install_mask(Mask([secret]))
+    try:
+        for length in (440, 470):
+            seen = UserErrorLog(lambda _: None).note("step", caught(lambda n=length: fails(n)))
+            assert "hunter2" not in seen.message + seen.trace
+    finally:
+        install_mask(Mask())
 
 
 def test_the_number_of_kinds_of_errors_is_limited() -> None:
