@@ -41,6 +41,7 @@ class PartPhase(Enum):
 
     UNKNOWN = "unknown"  # the worker does not know the attempt
     PREPARING = "preparing"  # executors import the code and run setup hooks
+    SETTING_UP = "setting_up"  # executors wait for the context that setup left
     READY = "ready"
     RUNNING = "running"  # also while it counts down to its start
     STOPPING = "stopping"  # told to stop; its cores are still taken
@@ -55,6 +56,7 @@ class Refusal(Enum):
     STALE_ATTEMPT = "stale_attempt"  # superseded by a newer attempt, or over
     NO_CORES = "no_cores"  # not enough free cores; does not count as a retry
     DRAINING = "draining"  # the worker accepts no work; does not count as a retry
+    UNFIT = "unfit"  # the worker could not run it; does not count as a retry
     UNKNOWN_ATTEMPT = "unknown_attempt"  # the attempt to start was never prepared here
     INVALID = "invalid"  # the command is inconsistent; `reason` says how
 
@@ -103,11 +105,19 @@ class PreparePart(Struct, frozen=True, kw_only=True):
     lease_ms: int = 8_000
     on_isolation: Isolation = Isolation.STOP
     log_level: str = "info"
-    # A recovery for which no core was free: its executors run beside those of other attempts,
-    # up to SHARED_MAX executors per core.
+    # It takes no core: its executors run beside those of other attempts. Of any job if it is a
+    # recovery for which no core was free (up to SHARED_MAX executors per core); with `within_job`
+    # beside those of its own job (up to SHARED_PER_WORKER_MAX executors of the worker).
     shared: bool = False
     static: bool = True  # as in PrepareSlot
     exclusive: bool = False  # must run alone; the worker repeats it in HeldCores
+    # The context that setup left, once it is committed. Until then executors of a workflow that is
+    # set up once wait for ShareSetUpContext, and slot 0 runs setup.
+    set_up: bytes = b""
+    tears_down: bool = False  # it has no load: when started, it runs the teardown of the workflow
+    parameters: dict[str, str | int | float | bool] = {}  # those that are not secret
+    secrets: str = ""  # id of the secret ones; the worker fetches them from `leader`
+    within_job: bool = False
 
 
 SHARED_MAX = 4
@@ -181,6 +191,16 @@ class AcknowledgeResult(Struct, frozen=True, kw_only=True):
     term: int
 
 
+@message(kind=406, priority=MessagePriority.HIGH, size=SizeClass.MEDIUM, senders=_MANAGERS)
+class ShareSetUpContext(Struct, frozen=True, kw_only=True):
+    """The context that setup left is committed: go on preparing. -> PartCommandReply"""
+
+    attempt_id: AttemptId
+    group: int
+    term: int
+    context: bytes
+
+
 # --- worker to leader --------------------------------------------------------------------
 
 
@@ -238,6 +258,18 @@ class AnnounceReady(Struct, frozen=True, kw_only=True):
     worker: str
     group: int
     attempt_id: AttemptId
+    stamp_ms: int = 0  # as in PartCommandReply
+
+
+@message(kind=419, priority=MessagePriority.HIGH, size=SizeClass.MEDIUM, senders=_WORKERS)
+class AnnounceSetUp(Struct, frozen=True, kw_only=True):
+    """The executors of the attempt wait for the context that setup left. With `context`, setup has
+    run here. Repeated each second until ShareSetUpContext or a stop comes."""
+
+    worker: str
+    group: int
+    attempt_id: AttemptId
+    context: bytes = b""
     stamp_ms: int = 0  # as in PartCommandReply
 
 
@@ -311,6 +343,7 @@ class DeliverResult(Struct, frozen=True, kw_only=True):
     was_saturated: bool = False
     # The gap: how long a killed executor may have sent load after its last report.
     unheard_s: float = 0.0
+    set_up: bytes = b""  # what setup left here, if the attempt ended before it was shared
 
 
 @message(kind=418, priority=MessagePriority.NORMAL, size=SizeClass.MEDIUM, senders=_WORKERS)
@@ -366,6 +399,7 @@ class RequestCores(Struct, frozen=True, kw_only=True):
     may_share: bool = False  # the lost load may run beside other attempts
     waited_s: float = 0.0  # waited already, at earlier allocators
     together: int = 1  # workflows of the job that became ready together, this one included
+    within_job: bool = False  # of a recovery: the lost part shared the cores of its job
 
 
 @nested
@@ -388,6 +422,7 @@ class RequestCoresReply(Struct, frozen=True, kw_only=True):
     position: int = 0  # 1 is served next
     retry_after_s: float = 0.0
     reason: str = ""
+    within_job: bool = False  # as in PreparePart
 
 
 @message(kind=422, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
@@ -405,9 +440,10 @@ class HeldCores(Struct, frozen=True, kw_only=True):
     """Cores that an attempt holds on a worker."""
 
     attempt_id: AttemptId
-    cores: int
+    cores: int  # executors, if it is shared
     shared: bool = False
     exclusive: bool = False  # as in PreparePart
+    within_job: bool = False  # of a shared attempt; a core of its job that came free is its own
 
 
 @message(kind=423, priority=MessagePriority.NORMAL, size=SizeClass.MEDIUM, senders=_WORKERS)
@@ -423,6 +459,11 @@ class AnnounceCores(Struct, frozen=True, kw_only=True):
     total: int
     held: list[HeldCores] = field(default_factory=list)
     draining: bool = False
+    unfit: tuple[str, ...] = ()  # why the worker could not run a part, in words
+
+    @property
+    def accepts_work(self) -> bool:
+        return not self.draining and not self.unfit
 
 
 # --- bundles and drains ------------------------------------------------------------------
@@ -433,6 +474,19 @@ class FetchBlob(Struct, frozen=True):
     """Fetch the bytes with this SHA-256, as a stream of `wire.messages.Chunk`."""
 
     sha256: str
+
+
+@message(kind=444, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=NODES)
+class FetchSecrets(Struct, frozen=True):
+    """Fetch the secret parameters of a job (`plan.secrets`). -> FetchSecretsReply"""
+
+    sha256: str
+
+
+@message(kind=445, priority=MessagePriority.HIGH, size=SizeClass.MEDIUM, senders=_MANAGERS)
+class FetchSecretsReply(Struct, frozen=True):
+    packed: bytes
+    """As `plan.secrets` packs them; empty if the manager has no secrets of this id."""
 
 
 @message(kind=441, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_OPERATED)

@@ -4,6 +4,9 @@ The range of a priority follows from the *total* pool, never from the cores that
 that a workflow's cores do not depend on the workflows beside it. A test workflow gets cores
 within the range of its priority, and no more than it has virtual users; a workflow that is not
 a test gets exactly one. The same input gives the same answer; ties keep the order of the input.
+
+A ready workflow for which no core is left shares the cores of the other workflows of its run or
+job: it gets one executor beside theirs. An exclusive workflow shares with none.
 """
 
 import math
@@ -21,6 +24,18 @@ RANK = {
     Priority.LOW: 0,
 }
 """Higher ranks are served first."""
+
+SHARED_PER_WORKER_MAX = 64
+"""Executors of one worker, or of a local run, that share cores of their own job."""
+SHARED_NICE = {
+    Priority.EXCLUSIVE: 5,  # shares with none
+    Priority.HIGH: 5,
+    Priority.NORMAL: 10,
+    Priority.AUTO: 10,
+    Priority.LOW: 15,
+}
+"""CPU weight of the executors that share cores, with those that hold the cores: each step of 5 is
+about a third of the CPU time."""
 
 
 class Claim(NamedTuple):
@@ -123,10 +138,10 @@ class Provisioner:
             least, most = self.range_of(claim)
             # An exclusive workflow with few virtual users leaves cores free, but no other
             # workflow may use them.
-            if _is_exclusive(claim):
+            if is_exclusive(claim):
                 fits = not chosen and free == self.pool
             else:
-                fits = least <= free and not any(_is_exclusive(each.claim) for each in chosen)
+                fits = least <= free and not any(is_exclusive(each.claim) for each in chosen)
             if fits:
                 chosen.append(_Chosen(claim, least, most))
                 free -= least
@@ -149,7 +164,8 @@ class Provisioner:
         return [Grant(each.claim.name, each.claim.priority, each.threads) for each in chosen]
 
 
-def _is_exclusive(claim: Claim) -> bool:
+def is_exclusive(claim: Claim | WorkflowPlan) -> bool:
+    """Return True if the workflow must run alone."""
     return claim.is_test and claim.priority is Priority.EXCLUSIVE
 
 

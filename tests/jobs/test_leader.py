@@ -406,3 +406,36 @@ def test_the_leader_forgets_a_job_that_has_ended() -> None:
     assert rig.job(job).has_ended
     assert rig.leader.view(job, now_s=rig.now_s) is None
     assert not rig.leader.state.jobs
+
+
+def test_all_ready_workflows_of_a_job_run_although_there_is_one_core() -> None:
+    rig = Rig(workers=1, cores=1)
+    job = rig.submit(
+        workflow("Low", vus=1, priority=Priority.LOW),
+        workflow("High", vus=1, priority=Priority.HIGH),
+        workflow("Late", "High", vus=1),
+    )
+    rig.run(1.0, reports=True)
+    commands = {c.attempt_id.workflow: c for c in rig.prepared()}
+    assert {name: c.within_job for name, c in commands.items()} == {"High": False, "Low": True}
+    assert len(rig.running()["w0"]) == 2
+    view = rig.leader.view(job, now_s=rig.now_s)
+    assert view is not None
+    assert [each.shared_cores for each in view.workflows] == [1, 1, 0]
+    assert view.warnings[0].startswith("2 workflows on 1 core: Low and High run together")
+    rig.take_over()  # a change of leaders changes nothing
+    rig.run(3.0, reports=True)
+    assert len(rig.running()["w0"]) == 2
+    rig.finish("w0", workflow="High")
+    rig.run(2.0, reports=True)
+    assert rig.job(job).workflows["Late"].within_job  # beside Low, which has the core now
+    for name in ("Low", "Late"):
+        rig.finish("w0", workflow=name)
+    record = rig.records[job]
+    assert record.status is JobStatus.COMPLETED
+    assert {name: each.shared_cores for name, each in record.workflows.items()} == {
+        "Low": 1,
+        "High": 1,
+        "Late": 1,
+    }
+    assert rig.kinds().count("AttemptRevoked") == 0

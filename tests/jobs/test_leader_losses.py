@@ -1,6 +1,7 @@
 """What a leader does about workers that die, fall silent, refuse or fail: retries and gaps."""
 
 import pytest
+from msgspec.structs import replace
 
 from hyperscale.jobs.committed.events import JobOptions, JobStatus
 from hyperscale.jobs.committed.outcome import outcome_of
@@ -14,6 +15,7 @@ from hyperscale.jobs.messages import (
     Refusal,
     ReportProgress,
 )
+from hyperscale.plan import StepKind, StepPlan
 from hyperscale.plan.status import PartStatus
 from hyperscale.sansio.core import Tick
 from tests.lab.job_builders import report, workflow
@@ -221,7 +223,7 @@ def test_a_part_that_continues_in_isolation_is_not_started_elsewhere_on_silence(
     assert rig.job(job).workflows["Load"].parts[0].attempt == 1
     rig.workers["w0"].is_silent = False
     rig.kill("w0")
-    assert rig.job(job).workflows["Load"].parts[0].retries == 1
+    assert rig.job(job).workflows["Load"].parts[0].failures()
 
 
 def test_a_part_that_continues_in_isolation_is_waited_for_until_its_own_end() -> None:
@@ -273,6 +275,18 @@ def test_a_workflow_fails_after_three_retries_and_its_dependents_are_cancelled()
     assert ended.workflows["After"].error == "dependency failed: Load"
 
 
+def test_deaths_far_apart_do_not_end_a_long_test() -> None:
+    rig = Rig(workers=6, cores=1)
+    job = rig.submit(workflow("Load", vus=1, duration_s=3600.0))
+    for attempt in range(1, 6):
+        part = rig.job(job).workflows["Load"].parts[0]
+        assert part.attempt == attempt
+        rig.kill(part.worker)
+        rig.run(101.0, reports=True)
+    part = rig.job(job).workflows["Load"].parts[0]
+    assert (part.attempt, part.is_open, len(part.failures())) == (6, True, 3)
+
+
 def test_a_part_that_fails_by_itself_is_not_retried() -> None:
     rig = Rig()
     job = rig.submit(workflow("A", vus=1), workflow("B", vus=1))
@@ -303,7 +317,18 @@ def test_the_death_of_an_executor_leads_to_another_attempt_elsewhere() -> None:
     rig.finish("w0", PartStatus.FAILED, error="an executor died", is_retryable=True)
     rig.run(0.2)
     part = rig.job(job).workflows["Load"].parts[0]
-    assert (part.attempt, part.worker, part.retries) == (2, "w1", 1)
+    assert (part.attempt, part.worker, len(part.failures())) == (2, "w1", 1)
+
+
+def test_a_worker_whose_executor_died_is_tried_again_after_a_while() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("Load", vus=1, duration_s=3600.0))
+    rig.run(3.0, reports=True)
+    for worker, next_worker in (("w0", "w1"), ("w1", "w0")):
+        rig.finish(worker, PartStatus.FAILED, error="an executor died", is_retryable=True)
+        rig.run(301.0, reports=True)
+        part = rig.job(job).workflows["Load"].parts[0]
+        assert (part.worker, part.is_open, len(part.failures())) == (next_worker, True, 1)
 
 
 def test_an_expired_lease_costs_no_retry() -> None:
@@ -313,7 +338,7 @@ def test_an_expired_lease_costs_no_retry() -> None:
     rig.finish("w0", PartStatus.STOPPED, error="its lease ran out", is_retryable=True)
     rig.run(2.0)
     part = rig.job(job).workflows["Load"].parts[0]
-    assert (part.attempt, part.worker, part.retries) == (2, "w0", 0)
+    assert (part.attempt, part.worker, part.failures()) == (2, "w0", [])
 
 
 def test_a_stopped_attempt_leaves_no_gap() -> None:
@@ -420,7 +445,7 @@ def test_a_full_worker_costs_no_retry() -> None:
     job = rig.submit(workflow("Load", vus=1))
     rig.run(20.0)
     part = rig.job(job).workflows["Load"].parts[0]
-    assert part.retries == 0
+    assert part.failures() == []
     assert 2 <= part.attempt <= 12  # it does not hammer
     rig.workers["w0"].refusal = Refusal.NONE
     rig.run(10.0)
@@ -467,3 +492,41 @@ def test_a_worker_that_fell_silent_while_the_leader_was_suspended_is_given_up_la
     assert rig.job(job).workflows["Load"].parts[0].attempt == 1
     rig.run(2.0, reports=True)
     assert rig.job(job).workflows["Load"].parts[0].attempt == 2
+
+
+def test_a_lost_part_that_shared_cores_shares_those_of_its_job_elsewhere() -> None:
+    rig = Rig(workers=2, cores=1)
+    job = rig.submit(workflow("A", vus=1), workflow("B", vus=1), workflow("C", vus=1))
+    rig.run(3.0, reports=True)
+    (beside,) = [c for c in rig.prepared() if c.within_job]
+    name = beside.attempt_id.workflow
+    home = rig.job(job).workflows[name].parts[0].worker
+    other = {"w0": "w1", "w1": "w0"}[home]
+    rig.kill(home)
+    rig.run(1.0, reports=True)
+    lost = rig.job(job).workflows[name]
+    assert (lost.parts[0].attempt, lost.parts[0].worker, lost.within_job) == (2, other, True)
+    # The core of the other lost workflow runs beside those of any job, as every recovery may.
+    (recovered,) = [
+        c for c in rig.prepared() if c.attempt_id.attempt == 2 and c.attempt_id.workflow != name
+    ]
+    assert (recovered.shared, recovered.within_job) == (True, False)
+    assert len(rig.running()[other]) == 3
+
+
+def test_what_setup_left_is_committed_before_its_attempt_is_revoked() -> None:
+    rig = Rig(workers=2, cores=1)
+    for worker in rig.workers.values():
+        worker.readies = False
+    setup = StepPlan(name="open", kind=StepKind.SETUP)
+    job = rig.submit(replace(workflow("Load", vus=1), steps=(setup,)))
+    (first,) = rig.prepared()
+    name = rig.job(job).workflows["Load"].parts[0].worker
+    leaving = "the worker is leaving"
+    rig.finish(name, PartStatus.STOPPED, error=leaving, is_retryable=True, set_up=b"left")
+    rig.run(2.0)
+    assert rig.kinds().index("WorkflowSetUp") < rig.kinds().index("AttemptRevoked")
+    (second,) = rig.prepared()
+    assert (first.set_up, second.set_up) == (b"", b"left")
+    assert second.attempt_id == replace(first.attempt_id, attempt=2)
+    assert rig.job(job).workflows["Load"].set_up == b"left"

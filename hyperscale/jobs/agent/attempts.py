@@ -16,6 +16,7 @@ class AttemptState(Enum):
 
     WAITING = "waiting"  # for the places of the older attempt that it supersedes
     PREPARING = "preparing"  # executors import the code and run setup hooks
+    SETTING_UP = "setting_up"  # executors wait for the context that setup left, or go on with it
     READY = "ready"  # every executor is prepared; the job leader has not started it
     RUNNING = "running"  # also while it counts down to its start
     STOPPING = "stopping"  # executors were told to stop; the places are still taken
@@ -28,6 +29,12 @@ ATTEMPT_MOVES: Mapping[AttemptState, Mapping[AttemptState, str]] = {
         AttemptState.ENDED: "stopped before it had places",
     },
     AttemptState.PREPARING: {
+        AttemptState.SETTING_UP: "every executor waits for the context of setup",
+        AttemptState.READY: "every executor is prepared",
+        AttemptState.STOPPING: "stop, lease expired, or an executor died",
+        AttemptState.ENDED: "preparing failed",
+    },
+    AttemptState.SETTING_UP: {
         AttemptState.READY: "every executor is prepared",
         AttemptState.STOPPING: "stop, lease expired, or an executor died",
         AttemptState.ENDED: "preparing failed",
@@ -49,6 +56,7 @@ ATTEMPT_MOVES: Mapping[AttemptState, Mapping[AttemptState, str]] = {
 _PHASES = {
     AttemptState.WAITING: PartPhase.PREPARING,
     AttemptState.PREPARING: PartPhase.PREPARING,
+    AttemptState.SETTING_UP: PartPhase.SETTING_UP,
     AttemptState.READY: PartPhase.READY,
     AttemptState.RUNNING: PartPhase.RUNNING,
     AttemptState.STOPPING: PartPhase.STOPPING,
@@ -120,10 +128,13 @@ class AttemptOnWorker:
     statistics: AttemptStatistics
     output: OutputBuffer
     stop_cause: StopCause | None = None
-    announce_ready_at_s: float = 0.0  # in the state READY
+    announce_at_s: float = 0.0  # in the states SETTING_UP and READY
+    set_up: bytes = b""  # what setup left here
+    has_context: bool = False  # it has the context that setup left
     started_s: float | None = None  # when its load began, or will begin
     ends: dict[int, PlaceEnded] = field(default_factory=dict)  # by place
     vacated: set[int] = field(default_factory=set)
+    is_weighed: bool = False  # its executors have the CPU weight of its priority
 
     def become(self, state: AttemptState) -> None:
         """The only writer of `state`."""
@@ -148,6 +159,12 @@ class AttemptOnWorker:
     def is_live(self) -> bool:
         """True unless it was told to stop or has ended."""
         return self.state not in (AttemptState.STOPPING, AttemptState.ENDED)
+
+    @property
+    def is_announced(self) -> bool:
+        """True if the job leader has to do something before the attempt goes on."""
+        awaits_context = self.state is AttemptState.SETTING_UP and not self.has_context
+        return awaits_context or self.state is AttemptState.READY
 
     @property
     def is_reported(self) -> bool:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from hyperscale.jobs.agent import events
 from hyperscale.jobs.agent.attempts import AttemptState, StopCause, WorkerAttempts
-from hyperscale.jobs.agent.events import AgentEffect, AgentEvent
+from hyperscale.jobs.agent.events import AgentEffect, AgentEvent, PartCommand
 from hyperscale.jobs.agent.fences import Fences, part_of
 from hyperscale.jobs.agent.reports import ReportSchedule, StampClock
 from hyperscale.jobs.agent.results import bounded
@@ -34,6 +34,7 @@ from hyperscale.jobs.messages import (
     Refusal,
     RenewLeases,
     RenewLeasesReply,
+    ShareSetUpContext,
     StartPart,
     StopPart,
 )
@@ -60,6 +61,7 @@ class Agent:
 
     def __init__(self, worker: str, *, incarnation: int, cores: int, now_s: float) -> None:
         self.is_draining = False
+        self._unfit: tuple[str, ...] = ()  # why it can run no part
         self._clock = StampClock(incarnation, now_s=now_s)
         self._fences = Fences()
         self._attempts = WorkerAttempts()
@@ -113,6 +115,9 @@ class Agent:
             case events.UsageMeasured():
                 self._reports.usage = event
                 return []
+            case events.FitnessChecked(unfit=unfit):
+                self._unfit = unfit
+                return self._announce_cores(now_s)
         return self._apply(event, now_s) + self._announce_cores(now_s)
 
     def _apply(self, event: AgentEvent, now_s: float) -> list[AgentEffect]:
@@ -120,10 +125,8 @@ class Agent:
         match event:
             case events.CommandReceived():
                 effects = self._command_received(event, now_s)
-            case events.AttemptPrepared(attempt_id=attempt_id):
-                effects = self._supervisor.prepared(attempt_id, now_s)
-            case events.AttemptPrepareFailed():
-                effects = self._supervisor.prepare_failed(event, now_s)
+            case events.AttemptSetUp() | events.AttemptPrepared() | events.AttemptPrepareFailed():
+                effects = self._supervisor.preparing(event, now_s)
             case events.PlaceEnded():
                 effects = self._supervisor.place_ended(event, now_s)
             case events.PlaceVacated():
@@ -150,13 +153,11 @@ class Agent:
     def _announce_cores(self, now_s: float) -> list[AgentEffect]:
         """Announce the worker's cores to the allocator: on every change, and each second."""
         held, last = self._supervisor.held(), self._announced
-        is_same = (held, self.is_draining) == (last.held, last.draining)
-        if is_same and now_s < self._announce_at_s:
+        news = replace(last, held=held, draining=self.is_draining, unfit=self._unfit)
+        if news == last and now_s < self._announce_at_s:
             return []
         self._announce_at_s = now_s + ANNOUNCE_CORES_EVERY_S
-        self._announced = replace(
-            last, version=last.version + 1, held=held, draining=self.is_draining
-        )
+        self._announced = replace(news, version=last.version + 1)
         return [events.SendMessage(None, self._announced)]
 
     # --- commands ---------------------------------------------------------------------------
@@ -175,7 +176,7 @@ class Agent:
                 effects, reply = self._renew(command, is_admitted, now_s)
             case ListAttempts():
                 reply = self._list(command, is_admitted, now_s)
-            case PreparePart() | StartPart() | StopPart():
+            case PreparePart() | ShareSetUpContext() | StartPart() | StopPart():
                 refused = None
                 try:
                     effects = self._command_part(command, is_admitted, now_s)
@@ -185,7 +186,7 @@ class Agent:
         return [*effects, events.ReplyToCommand(event.token, reply)]
 
     def _command_part(
-        self, command: PreparePart | StartPart | StopPart, is_admitted: bool, now_s: float
+        self, command: PartCommand, is_admitted: bool, now_s: float
     ) -> list[AgentEffect]:
         if not is_admitted:
             seen = self._fences.term(command.group)
@@ -194,6 +195,11 @@ class Agent:
         match command:
             case PreparePart():
                 return self._prepare(command, now_s)
+            case ShareSetUpContext():
+                attempt = self._attempts.get(command.attempt_id)
+                if attempt is None:
+                    raise _Refused(Refusal.UNKNOWN_ATTEMPT, "the attempt is not here")
+                return self._supervisor.share_context(attempt, command.context)
             case StartPart():
                 return self._start(command, now_s)
             case StopPart():
@@ -213,8 +219,9 @@ class Agent:
             raise _Refused(Refusal.STALE_ATTEMPT, reason)
         if self.is_draining:
             raise _Refused(Refusal.DRAINING, "the worker is draining")
-        if not self._supervisor.places.fits(command, [each.id for each in older]):
-            reason = f"{command.cores} cores requested, {self.free_cores} free"
+        if self._unfit:
+            raise _Refused(Refusal.UNFIT, "; ".join(self._unfit))
+        if reason := self._supervisor.places.why_not(command, [each.id for each in older]):
             raise _Refused(Refusal.NO_CORES, reason)
         # Output is numbered from a stamp, so that an attempt that began here before a restart of
         # the worker uses no number twice.
@@ -313,7 +320,7 @@ class Agent:
 
     def _part_reply(
         self,
-        command: PreparePart | StartPart | StopPart,
+        command: PartCommand,
         refused: _Refused | None,
         now_s: float,
     ) -> PartCommandReply:
@@ -336,8 +343,11 @@ def _contradiction(command: PreparePart) -> str:
     """Say what is wrong with a command; empty if nothing is."""
     if command.attempt_id.attempt < 1:
         return f"attempt {command.attempt_id.attempt} is below 1"
-    if command.cores < 1 or not 0 <= command.first_slot <= command.slots - command.cores:
+    slots = command.slots + command.tears_down  # teardown has a slot of its own
+    if command.cores < 1 or not 0 <= command.first_slot <= slots - command.cores:
         return f"{command.cores} cores from slot {command.first_slot} exceed {command.slots} slots"
+    if command.within_job and (not command.shared or command.cores != 1):
+        return "a part that shares the cores of its job has one executor and takes no core"
     if command.plan.name != command.attempt_id.workflow:
         return f"the plan is that of workflow {command.plan.name}"
     if not _SHA256.match(command.bundle):

@@ -13,6 +13,7 @@ from hyperscale.jobs.messages import (
     AnnounceCores,
     AnnouncePrepareFailed,
     AnnounceReady,
+    AnnounceSetUp,
     AttemptId,
     DeliverResult,
     ForwardOutput,
@@ -24,16 +25,23 @@ from hyperscale.jobs.messages import (
     RenewLeasesReply,
     ReportProgress,
     ReportProgressReply,
+    ShareSetUpContext,
     StartPart,
     StopPart,
 )
 from hyperscale.plan.status import PartStatus
 from hyperscale.sansio.core import Tick
 
-LeaderCommand = PreparePart | StartPart | StopPart | RenewLeases | ListAttempts | AcknowledgeResult
+PartCommand = PreparePart | ShareSetUpContext | StartPart | StopPart
+LeaderCommand = PartCommand | RenewLeases | ListAttempts | AcknowledgeResult
 CommandReply = PartCommandReply | RenewLeasesReply | ListAttemptsReply
 WorkerMessage = (
-    AnnounceReady | AnnouncePrepareFailed | DeliverResult | ForwardOutput | AnnounceCores
+    AnnounceSetUp
+    | AnnounceReady
+    | AnnouncePrepareFailed
+    | DeliverResult
+    | ForwardOutput
+    | AnnounceCores
 )
 
 # --- events ------------------------------------------------------------------------------
@@ -46,6 +54,15 @@ class CommandReceived:
     sender: str
     command: LeaderCommand
     token: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSetUp:
+    """Every executor of the attempt waits for the context that setup left; if setup ran here, it
+    left `context`."""
+
+    attempt_id: AttemptId
+    context: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +154,13 @@ class UsageMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class FitnessChecked:
+    """The worker has checked itself: why it can run no part, in words; empty if it can."""
+
+    unfit: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DrainRequested:
     """Accept no new work. With `hands_over`, also stop all attempts so that others retry them."""
 
@@ -145,6 +169,7 @@ class DrainRequested:
 
 AgentEvent = (
     CommandReceived
+    | AttemptSetUp
     | AttemptPrepared
     | AttemptPrepareFailed
     | PlaceReported
@@ -155,6 +180,7 @@ AgentEvent = (
     | ResultStored
     | ResultsRestored
     | UsageMeasured
+    | FitnessChecked
     | DrainRequested
     | Tick
 )
@@ -195,6 +221,25 @@ class PrepareAttempt:
 
     command: PreparePart
     places: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WeighAttempt:
+    """Give the executors at these places a CPU weight, because attempts share cores. Also before
+    they are prepared; it holds until they leave."""
+
+    attempt_id: AttemptId
+    places: tuple[int, ...]
+    nice: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShareWithAttempt:
+    """Tell the executors, which wait for it, the context that setup left."""
+
+    attempt_id: AttemptId
+    places: tuple[int, ...]
+    context: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +289,8 @@ AgentEffect = (
     | SendMessage
     | SendReport
     | PrepareAttempt
+    | WeighAttempt
+    | ShareWithAttempt
     | StartAttempt
     | LeaseAttempt
     | StopAttempt

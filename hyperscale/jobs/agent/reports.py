@@ -19,6 +19,7 @@ from hyperscale.jobs.agent.events import (
 from hyperscale.jobs.agent.results import AttemptEnd
 from hyperscale.jobs.messages import (
     AnnounceReady,
+    AnnounceSetUp,
     AttemptId,
     Backpressure,
     ForwardOutput,
@@ -136,15 +137,15 @@ class ReportSchedule:
         due_s = [self._output_at_s]
         due_s += [result.wake_at_s() for result in self.results.values()]
         due_s += [channel.wake_at_s() for channel in self._channels.values()]
-        due_s += [attempt.announce_ready_at_s for attempt in self._attempts_ready()]
+        due_s += [each.announce_at_s for each in self._attempts.values() if each.is_announced]
         return min((at_s for at_s in due_s if at_s is not None), default=None)
 
     def tick(self, *, now_s: float) -> list[AgentEffect]:
         """Send what is due."""
         effects: list[AgentEffect] = []
-        for attempt in self._attempts_ready():
-            if attempt.announce_ready_at_s <= now_s:
-                effects += self.announce_ready(attempt, now_s=now_s)
+        for attempt in self._attempts.values():
+            if attempt.is_announced and attempt.announce_at_s <= now_s:
+                effects += self.announce(attempt, now_s=now_s)
         for group, channel in self._channels.items():
             if _is_due(channel.wake_at_s(), now_s):
                 effects += self._report(group, channel, now_s)
@@ -168,7 +169,7 @@ class ReportSchedule:
             if attempt.is_reported:
                 self.watch(group, now_s=now_s)
             else:
-                attempt.announce_ready_at_s = now_s
+                attempt.announce_at_s = now_s
         self.resend_results(group, now_s=now_s)
 
     def answered(self, event: ReportAnswered, *, now_s: float) -> None:
@@ -185,15 +186,23 @@ class ReportSchedule:
 
     # --- attempts ---------------------------------------------------------------------------
 
-    def announce_ready(self, attempt: AttemptOnWorker, *, now_s: float) -> list[AgentEffect]:
-        """Tell the job leader that the attempt is ready to start."""
-        attempt.announce_ready_at_s = now_s + READY_EVERY_S
-        message = AnnounceReady(
-            worker=self.worker,
-            group=attempt.group,
-            attempt_id=attempt.id,
-            stamp_ms=self._clock.stamp_ms(now_s),
-        )
+    def announce(self, attempt: AttemptOnWorker, *, now_s: float) -> list[AgentEffect]:
+        """Tell the job leader that the attempt is ready to start, or waits for its context."""
+        attempt.announce_at_s = now_s + READY_EVERY_S
+        group, stamp_ms = attempt.group, self._clock.stamp_ms(now_s)
+        message: AnnounceReady | AnnounceSetUp
+        if attempt.state is AttemptState.READY:
+            message = AnnounceReady(
+                worker=self.worker, group=group, attempt_id=attempt.id, stamp_ms=stamp_ms
+            )
+        else:
+            message = AnnounceSetUp(
+                worker=self.worker,
+                group=group,
+                attempt_id=attempt.id,
+                context=attempt.set_up,
+                stamp_ms=stamp_ms,
+            )
         leader = self._leaders.get(attempt.group, attempt.command.leader)
         return [SendMessage(leader, message)]
 
@@ -295,9 +304,6 @@ class ReportSchedule:
             saturated=[each.id for each in reported if each.statistics.saturation.is_saturated],
         )
         return [SendReport(leader, progress)]
-
-    def _attempts_ready(self) -> list[AttemptOnWorker]:
-        return [each for each in self._attempts.values() if each.state is AttemptState.READY]
 
 
 def _is_due(at_s: float | None, now_s: float) -> bool:

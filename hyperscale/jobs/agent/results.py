@@ -13,6 +13,10 @@ from hyperscale.jobs.messages import AnnouncePrepareFailed, DeliverResult
 from hyperscale.plan.status import PartStatus
 
 LEASE_OVER = "lease expired"
+RENEWALS_MISSED = (
+    "an executor of the part failed: its lease expired although it was renewed: the code of the "
+    "test blocked the event loop, or the process was stopped or got no CPU time"
+)
 ERROR_CHARS_MAX = 4_000
 
 AttemptEnd = DeliverResult | AnnouncePrepareFailed
@@ -35,6 +39,7 @@ def result_of(attempt: AttemptOnWorker, worker: str) -> DeliverResult:
             is_retryable=is_retryable,
             was_saturated=attempt.statistics.saturation.was_saturated,
             unheard_s=attempt.statistics.gap_s,
+            set_up=b"" if attempt.has_context else attempt.set_up,
         )
     )
 
@@ -44,10 +49,12 @@ def prepare_failure_of(
 ) -> AttemptEnd:
     """Return the end of an attempt that could not be prepared.
 
-    If its setup hooks have already sent requests, it is a failed result with these counts.
+    If its setup hooks have already sent requests or left a context, it is a failed result with
+    these.
     """
     report = attempt.statistics.whole()
-    if report is None:
+    set_up = b"" if attempt.has_context else attempt.set_up
+    if report is None and not set_up:
         return AnnouncePrepareFailed(
             worker=worker,
             group=attempt.group,
@@ -65,6 +72,7 @@ def prepare_failure_of(
         report=report,
         error=_cut(error),
         is_retryable=failed.is_retryable,
+        set_up=set_up,
     )
 
 

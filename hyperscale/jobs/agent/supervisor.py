@@ -3,10 +3,10 @@
 Performs every move of an attempt's state. Which commands are obeyed is decided in `core`.
 """
 
-from collections import Counter
-from collections.abc import Collection
+import dataclasses
 
-from hyperscale.errors import InvariantError
+from msgspec.structs import replace
+
 from hyperscale.jobs.agent.attempts import (
     AttemptOnWorker,
     AttemptState,
@@ -16,100 +16,35 @@ from hyperscale.jobs.agent.attempts import (
 )
 from hyperscale.jobs.agent.events import (
     AgentEffect,
+    AttemptPrepared,
     AttemptPrepareFailed,
+    AttemptSetUp,
     LeaseAttempt,
     PlaceEnded,
     PlaceVacated,
     PrepareAttempt,
+    ShareWithAttempt,
     StartAttempt,
     StopAttempt,
     StoreResult,
+    WeighAttempt,
 )
 from hyperscale.jobs.agent.fences import Fences
+from hyperscale.jobs.agent.places import PlaceTable
 from hyperscale.jobs.agent.reports import ReportSchedule
-from hyperscale.jobs.agent.results import LEASE_OVER, AttemptEnd, prepare_failure_of, result_of
-from hyperscale.jobs.agent.statistics import AttemptStatistics
-from hyperscale.jobs.messages import (
-    SHARED_MAX,
-    AttemptId,
-    DeliverResult,
-    HeldCores,
-    PreparePart,
+from hyperscale.jobs.agent.results import (
+    LEASE_OVER,
+    RENEWALS_MISSED,
+    AttemptEnd,
+    prepare_failure_of,
+    result_of,
 )
+from hyperscale.jobs.agent.statistics import AttemptStatistics
+from hyperscale.jobs.messages import AttemptId, DeliverResult, HeldCores, PreparePart
+from hyperscale.jobs.provisioner import SHARED_NICE
 from hyperscale.plan.status import PartStatus
 
 STOP_GRACE_S = 1.0
-
-
-class PlaceTable:
-    """Which attempt holds which place: no core is held twice.
-
-    Places 0 ... total - 1 are cores. An attempt that may share gets higher places, whose executors
-    run beside those that hold the cores. An attempt that supersedes another one takes over its
-    places before they are vacant, so that no other attempt gets them in between.
-    """
-
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self._holders: dict[int, AttemptId] = {}
-        self._leaving: dict[int, AttemptId] = {}  # superseded, but not vacated yet
-
-    @property
-    def free(self) -> int:
-        """Cores without a holder."""
-        return sum(place not in self._holders for place in range(self.total))
-
-    def held(self) -> Counter[AttemptId]:
-        """Return how many places each attempt holds."""
-        return Counter(self._holders.values())
-
-    def fits(self, command: PreparePart, older: Collection[AttemptId]) -> bool:
-        """Return True if there are places for an attempt that supersedes the `older` ones."""
-        holders = map(self._holders.get, self._span(command))
-        return sum(holder is None or holder in older for holder in holders) >= command.cores
-
-    def take(self, command: PreparePart, *, superseded: AttemptId | None) -> tuple[int, ...]:
-        """Give a new attempt its places, those of the `superseded` attempt first."""
-        attempt_id, span = command.attempt_id, self._span(command)
-        candidates = [] if superseded is None else [p for p in self._of(superseded) if p in span]
-        candidates += [place for place in span if place not in self._holders]
-        if len(candidates) < command.cores:
-            raise InvariantError(f"{attempt_id} was accepted, but there are no places for it")
-        chosen = tuple(sorted(candidates[: command.cores]))
-        for place in chosen:
-            if place in self._holders:
-                if place in self._leaving:
-                    raise InvariantError(f"{attempt_id} supersedes a waiting attempt at {place}")
-                self._leaving[place] = self._holders[place]
-            self._holders[place] = attempt_id
-        return chosen
-
-    def vacate(self, attempt_id: AttemptId, place: int) -> None:
-        """Note that no process of the attempt is left at a place."""
-        if self._leaving.get(place) == attempt_id:
-            del self._leaving[place]
-        elif self._holders.get(place) == attempt_id:
-            if place in self._leaving:
-                raise InvariantError(f"{attempt_id} vacates place {place}, which it never used")
-            del self._holders[place]
-
-    def drop(self, attempt_id: AttemptId) -> None:
-        """Remove an attempt that has left all places, or never used them."""
-        for place in [place for place, held in self._leaving.items() if held == attempt_id]:
-            del self._leaving[place]
-        for place in self._of(attempt_id):
-            del self._holders[place]
-            if place in self._leaving:  # its executor is still there: it holds the place again
-                self._holders[place] = self._leaving.pop(place)
-
-    def _of(self, attempt_id: AttemptId) -> list[int]:
-        """Return the places an attempt holds, in order, whether vacant or not."""
-        return sorted(place for place, held in self._holders.items() if held == attempt_id)
-
-    def _span(self, command: PreparePart) -> range:
-        """Return the places that an attempt may get: cores, or places beside them."""
-        cores = self.total
-        return range(cores, cores * SHARED_MAX) if command.shared else range(cores)
 
 
 class AttemptSupervisor:
@@ -126,13 +61,9 @@ class AttemptSupervisor:
     def held(self) -> list[HeldCores]:
         """Return what holds the places of this worker."""
         return [
-            HeldCores(
-                attempt_id=attempt_id,
-                cores=cores,
-                shared=self._attempts[attempt_id].command.shared,
-                exclusive=self._attempts[attempt_id].command.exclusive,
-            )
-            for attempt_id, cores in self.places.held().items()
+            replace(held, exclusive=attempt.command.exclusive)
+            for attempt_id, attempt in self._attempts.items()
+            if (held := self.places.held(attempt_id)) is not None
         ]
 
     # --- commands ---------------------------------------------------------------------------
@@ -168,7 +99,23 @@ class AttemptSupervisor:
             ),
             output=OutputBuffer(first=first_output, now_s=now_s),
         )
-        return effects if is_waiting else [*effects, PrepareAttempt(command, places)]
+        return effects if is_waiting else effects + self._prepare(self._attempts[attempt_id])
+
+    def _prepare(self, attempt: AttemptOnWorker) -> list[AgentEffect]:
+        """Prepare the executors of an attempt, and weigh those of its job if they share cores."""
+        effects: list[AgentEffect] = [PrepareAttempt(attempt.command, attempt.places)]
+        of_job = [
+            each
+            for each in self._attempts.values()
+            if each.id.job == attempt.id.job and each.state is not AttemptState.WAITING
+        ]
+        if any(each.command.within_job for each in of_job):
+            for each in of_job:
+                if not each.is_weighed and each.remaining:
+                    each.is_weighed = True
+                    nice = SHARED_NICE[each.command.plan.priority]
+                    effects.append(WeighAttempt(each.id, each.remaining, nice))
+        return effects
 
     def start(
         self, attempt: AttemptOnWorker, *, start_in_ms: float, lease_until_s: float, now_s: float
@@ -211,15 +158,45 @@ class AttemptSupervisor:
 
     # --- executors --------------------------------------------------------------------------
 
-    def prepared(self, attempt_id: AttemptId, now_s: float) -> list[AgentEffect]:
+    def preparing(
+        self, event: AttemptSetUp | AttemptPrepared | AttemptPrepareFailed, now_s: float
+    ) -> list[AgentEffect]:
+        match event:
+            case AttemptSetUp():
+                return self._set_up(event, now_s)
+            case AttemptPrepared(attempt_id=attempt_id):
+                return self._prepared(attempt_id, now_s)
+            case AttemptPrepareFailed():
+                return self._prepare_failed(event, now_s)
+
+    def _set_up(self, event: AttemptSetUp, now_s: float) -> list[AgentEffect]:
+        """Ask the job leader for the context that setup left, and tell it if setup ran here."""
+        attempt = self._attempts.get(event.attempt_id)
+        if attempt is None or attempt.state is not AttemptState.PREPARING:
+            if attempt is not None:
+                attempt.set_up = event.context  # it is stopping: its result says so
+            return []
+        attempt.become(AttemptState.SETTING_UP)
+        attempt.set_up = event.context
+        return self._reports.announce(attempt, now_s=now_s)
+
+    def share_context(self, attempt: AttemptOnWorker, context: bytes) -> list[AgentEffect]:
+        """Let an attempt that waits for it go on with the context that setup left."""
+        if attempt.state is not AttemptState.SETTING_UP or attempt.has_context:
+            return []
+        attempt.has_context = True
+        return [ShareWithAttempt(attempt.id, attempt.places, context)]
+
+    def _prepared(self, attempt_id: AttemptId, now_s: float) -> list[AgentEffect]:
         """Make an attempt ready, unless it was told to stop meanwhile."""
         attempt = self._attempts.get(attempt_id)
-        if attempt is None or attempt.state is not AttemptState.PREPARING:
+        preparing = (AttemptState.PREPARING, AttemptState.SETTING_UP)
+        if attempt is None or attempt.state not in preparing:
             return []
         attempt.become(AttemptState.READY)
-        return _lease(attempt) + self._reports.announce_ready(attempt, now_s=now_s)
+        return _lease(attempt) + self._reports.announce(attempt, now_s=now_s)
 
-    def prepare_failed(self, event: AttemptPrepareFailed, now_s: float) -> list[AgentEffect]:
+    def _prepare_failed(self, event: AttemptPrepareFailed, now_s: float) -> list[AgentEffect]:
         """End an attempt that could not be prepared."""
         attempt = self._attempts.get(event.attempt_id)
         if attempt is None:
@@ -233,6 +210,10 @@ class AttemptSupervisor:
         attempt = self._attempts.get(event.attempt_id)
         if attempt is None or event.place in attempt.ends:
             return []
+        if _missed_renewals(attempt, event, now_s):
+            event = dataclasses.replace(
+                event, status=PartStatus.FAILED, error=RENEWALS_MISSED, is_dead=True
+            )
         attempt.ends[event.place] = event
         if event.report is not None:
             attempt.statistics.add(event.place, event.report, now_s=now_s)
@@ -286,7 +267,7 @@ class AttemptSupervisor:
         for other in self._attempts.of_part(attempt.id) if had_places else ():
             if other.state is AttemptState.WAITING:
                 other.become(AttemptState.PREPARING)
-                effects.append(PrepareAttempt(other.command, other.places))
+                effects += self._prepare(other)
         return effects
 
 
@@ -296,6 +277,12 @@ def _lease(attempt: AttemptOnWorker) -> list[AgentEffect]:
     if not (attempt.is_leased and has_executors and attempt.remaining):
         return []
     return [LeaseAttempt(attempt.id, attempt.remaining, attempt.lease_until_s)]
+
+
+def _missed_renewals(attempt: AttemptOnWorker, event: PlaceEnded, now_s: float) -> bool:
+    """Return True if an executor stopped by its lease, which the job leader had renewed."""
+    is_own_stop = event.status is PartStatus.STOPPED and attempt.stop_cause is None
+    return is_own_stop and attempt.state is AttemptState.RUNNING and not attempt.is_expired(now_s)
 
 
 def _stop_executors(attempt: AttemptOnWorker, reason: str, grace_s: float) -> list[AgentEffect]:

@@ -21,6 +21,7 @@ from hyperscale.jobs.allocator.grants import (
     RECOVERED_AT_ONCE,
     GrantDecision,
     can_recover,
+    crowded_jobs,
     decide_new_workflows,
     decide_recoveries,
     exclusive_workflow,
@@ -258,6 +259,7 @@ class Allocator:
                     worker=share.worker,
                     cores=share.cores,
                     shared=decision.shared,
+                    within_job=decision.within_job,
                 )
             )
         request.heard_s = now_s
@@ -267,6 +269,7 @@ class Allocator:
             state=RequestState.GRANTED,
             shares=decision.shares,
             shared=decision.shared,
+            within_job=decision.within_job,
         )
         return SendGrant(message.leader, request.grant)
 
@@ -311,4 +314,5 @@ class Allocator:
             running=running_workflows(self.pool, self._queue),
             silent=sorted(self.pool.silent),
             certain_at_s=(self._leading_since_s or 0.0) + RESERVE_S,
+            crowded=crowded_jobs(self.pool),
         )

@@ -3,6 +3,11 @@
 How many cores a workflow gets follows from its priority and the size of the *whole* pool
 (`provisioner`). Smaller requests may pass a large one that does not fit, until that one has
 waited for `AGE_S`.
+
+A workflow for which no core is left shares the cores of the other workflows of its job: it gets
+one executor on a worker on which the job has a core, up to `SHARED_PER_WORKER_MAX` per worker.
+Jobs never share cores with each other, except that a recovery runs beside any attempt rather than
+not at all.
 """
 
 from collections.abc import Sequence
@@ -11,7 +16,7 @@ from typing import NamedTuple
 from hyperscale.jobs.allocator.pool import CorePool
 from hyperscale.jobs.allocator.queue import QueuedRequest, RequestQueue, WorkflowOfJob
 from hyperscale.jobs.messages import SHARED_MAX, RequestCores, WorkerShare
-from hyperscale.jobs.provisioner import Provisioner
+from hyperscale.jobs.provisioner import SHARED_PER_WORKER_MAX, Provisioner
 
 RECOVERED_AT_ONCE = 200
 """Recoveries that are granted in one round: a thousand workers may be lost together."""
@@ -23,6 +28,7 @@ class GrantDecision(NamedTuple):
     request: QueuedRequest
     shares: list[WorkerShare]  # in order of slots
     shared: bool = False  # beside other attempts, because no worker has free cores
+    within_job: bool = False  # beside attempts of the same job
 
 
 def decide_new_workflows(
@@ -66,7 +72,70 @@ def decide_new_workflows(
         for share in shares:
             free[share.worker] -= share.cores
         decisions.append(GrantDecision(by_id[grant.name], shares))
+    if not any(request.is_exclusive for request in chosen):
+        decisions += _share_cores(pool, waiting, decisions, now_s)
     return decisions
+
+
+def _share_cores(
+    pool: CorePool, waiting: Sequence[QueuedRequest], decided: Sequence[GrantDecision], now_s: float
+) -> list[GrantDecision]:
+    """Place the workflows that got no core beside those of their job, which may just have been
+    decided."""
+    granted = {decision.request.id for decision in decided}
+    left = [request for request in waiting if request.id not in granted]
+    if not left:
+        return []
+    places = _SharedPlaces(pool)
+    for decision in decided:
+        places.add_cores(decision.request.message.job, decision.shares)
+    decisions = []
+    for request in left:
+        if request.is_exclusive:
+            if request.has_aged(now_s):
+                break  # it waits until all others have ended: no more of them may begin
+            continue
+        worker = places.take(request.message.job)
+        if worker is not None:
+            share = WorkerShare(worker, 1)
+            decisions.append(GrantDecision(request, [share], shared=True, within_job=True))
+    return decisions
+
+
+class _SharedPlaces:
+    """Where workflows may share the cores of their job."""
+
+    def __init__(self, pool: CorePool) -> None:
+        self._workers_by_job = pool.workers_by_job()
+        self._taken = pool.shared_within_jobs()
+        self._totals = {name: worker.total for name, worker in pool.accepting().items()}
+
+    def add_cores(self, job: str, shares: Sequence[WorkerShare]) -> None:
+        """Note cores that a job gets now."""
+        self._workers_by_job.setdefault(job, set()).update(share.worker for share in shares)
+
+    def take(self, job: str, *, exclude: Sequence[str] = ()) -> str | None:
+        """Take a place on the worker of the job with the fewest such executors per core."""
+        candidates = [
+            name
+            for name in self._workers_by_job.get(job, ())
+            if self._taken[name] < SHARED_PER_WORKER_MAX and name not in exclude
+        ]
+        if not candidates:
+            return None
+        best = min(candidates, key=lambda name: (self._taken[name] / self._totals[name], name))
+        self._taken[best] += 1
+        return best
+
+    def crowded(self) -> frozenset[str]:
+        """Return the jobs on whose workers no place is left."""
+        full = {name for name, taken in self._taken.items() if taken >= SHARED_PER_WORKER_MAX}
+        return frozenset(job for job, workers in self._workers_by_job.items() if workers <= full)
+
+
+def crowded_jobs(pool: CorePool) -> frozenset[str]:
+    """Return the jobs that have cores, on which no further workflow may run."""
+    return _SharedPlaces(pool).crowded()
 
 
 def decide_recoveries(
@@ -77,11 +146,12 @@ def decide_recoveries(
         return []
     free, executors, workers = pool.free(), pool.executors(), pool.accepting()
     exclusive = _exclusive_jobs(pool, queue)
+    places = _SharedPlaces(pool)
     decisions: list[GrantDecision] = []
     too_many: int | None = None  # no worker can take a part of this many cores
     for request in recoveries:
         message, cores = request.message, request.message.cores
-        if too_many is not None and cores >= too_many:
+        if too_many is not None and cores >= too_many and not message.within_job:
             continue
         if any(job != message.job for job in exclusive):
             continue
@@ -93,7 +163,7 @@ def decide_recoveries(
             for name, worker in workers.items()
             if executors[name] + cores <= worker.total * SHARED_MAX
         ]
-        if not with_free_cores and not with_room_beside:
+        if not with_free_cores and not with_room_beside and not message.within_job:
             too_many = cores
             continue
         candidates = [name for name in with_free_cores if name not in message.exclude]
@@ -101,6 +171,15 @@ def decide_recoveries(
         if candidates:
             best = min(candidates, key=lambda name: (free[name], name))
             free[best] -= cores
+            places.add_cores(message.job, [WorkerShare(best, cores)])
+        elif (
+            message.within_job
+            and message.job not in exclusive
+            and (own := places.take(message.job, exclude=message.exclude))
+        ):
+            share = WorkerShare(own, cores)
+            decisions.append(GrantDecision(request, [share], shared=True, within_job=True))
+            continue
         elif message.may_share and (
             candidates := [name for name in with_room_beside if name not in message.exclude]
         ):

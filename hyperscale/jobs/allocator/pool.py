@@ -5,8 +5,11 @@ worker has announced its cores. Reservations cover the time between a grant and 
 announcement in which the worker holds the granted cores.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from hyperscale.jobs.messages import AnnounceCores, HeldCores
 
@@ -21,6 +24,7 @@ class Reservation(NamedTuple):
     worker: str
     cores: int
     shared: bool  # beside other attempts: takes no core of its own
+    within_job: bool = False  # beside attempts of the same job
 
 
 class Reservations:
@@ -112,7 +116,7 @@ class CorePool:
         now_held = [each for each in reserved if (each.job, each.workflow, each.part) in held]
         self.reservations.remove(now_held)
         return Announcement(
-            freed_cores=known is not None and _taken(cores) < _taken(known),
+            freed_cores=known is not None and taken_cores(cores.held) < taken_cores(known.held),
             now_held=[each.request_id for each in now_held],
         )
 
@@ -121,31 +125,58 @@ class CorePool:
     @property
     def size(self) -> int:
         """Cores of all workers that accept work, free or not."""
-        return sum(worker.total for worker in self.workers.values() if not worker.draining)
+        return sum(worker.total for worker in self.workers.values() if worker.accepts_work)
 
     def accepting(self) -> dict[str, AnnounceCores]:
         """Return the workers that accept work."""
-        return {name: worker for name, worker in self.workers.items() if not worker.draining}
+        return {name: worker for name, worker in self.workers.items() if worker.accepts_work}
 
     def free(self) -> dict[str, int]:
         """Return the cores of each accepting worker that are neither held nor reserved."""
         return {
-            name: max(
-                0,
-                worker.total
-                - _taken(worker)
-                - sum(each.cores for each in self.reservations.on_worker(name) if not each.shared),
-            )
+            name: max(0, worker.total - self._taken(name, worker))
             for name, worker in self.accepting().items()
         }
 
+    def _taken(self, name: str, worker: AnnounceCores) -> int:
+        reserved = self.reservations.on_worker(name)
+        if not reserved:
+            return taken_cores(worker.held)
+        cores = _cores_by_job(worker.held, reserved)
+        # The worker gives a core to an attempt that was to share one of its job, if the job has
+        # left it meanwhile.
+        jobs = {each.job for each in reserved if each.within_job}
+        coreless = sum(not cores.get(job) for job in jobs)
+        return sum(cores.values()) + coreless
+
     def executors(self) -> dict[str, int]:
-        """Return the executors of each accepting worker, running or reserved, shared or not."""
+        """Return the executors of each accepting worker, running or reserved, except those that
+        share cores of their own job."""
         return {
-            name: sum(held.cores for held in worker.held)
-            + sum(reservation.cores for reservation in self.reservations.on_worker(name))
-            for name, worker in self.accepting().items()
+            name: sum(
+                each.cores for each in self._on(name) if not (each.shared and each.within_job)
+            )
+            for name in self.accepting()
         }
+
+    def shared_within_jobs(self) -> dict[str, int]:
+        """Return the executors of each accepting worker that were given cores of their own job to
+        share, whether they have inherited one since or not."""
+        return {
+            name: sum(each.cores for each in self._on(name) if each.within_job)
+            for name in self.accepting()
+        }
+
+    def _on(self, worker: str) -> "list[HeldCores | Reservation]":
+        return [*self.workers[worker].held, *self.reservations.on_worker(worker)]
+
+    def workers_by_job(self) -> dict[str, set[str]]:
+        """Return the accepting workers on which each job has a core, held or reserved."""
+        found: dict[str, set[str]] = {}
+        for name, worker in self.accepting().items():
+            for job in _cores_by_job(worker.held, self.reservations.on_worker(name)):
+                found.setdefault(job, set()).add(name)
+        return found
 
     def held(self) -> Iterator[HeldCores]:
         """Iterate over what holds cores on any worker."""
@@ -153,11 +184,23 @@ class CorePool:
             yield from worker.held
 
 
-def _taken(cores: AnnounceCores) -> int:
+def taken_cores(held: Iterable[HeldCores]) -> int:
     """Return the cores held by attempts; attempts that run beside others take none."""
-    return sum(held.cores for held in cores.held if not held.shared)
+    return sum(each.cores for each in held if not each.shared)
+
+
+def _cores_by_job(held: Iterable[HeldCores], reserved: Iterable[Reservation]) -> dict[str, int]:
+    """Return the cores of each job that has any."""
+    cores: Counter[str] = Counter()
+    for each in held:
+        if not each.shared:
+            cores[each.attempt_id.job] += each.cores
+    for reservation in reserved:
+        if not reservation.shared:
+            cores[reservation.job] += reservation.cores
+    return cores
 
 
 def _is_same_state(one: AnnounceCores, other: AnnounceCores) -> bool:
     """Return True if only the version of the announcements differs."""
-    return (one.total, one.draining, one.held) == (other.total, other.draining, other.held)
+    return replace(one, version=other.version) == other

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from hyperscale.jobs.allocator.pool import Reservations
 from hyperscale.jobs.messages import ReleaseCores, RequestCores, RequestCoresReply
-from hyperscale.jobs.provisioner import RANK, Claim, Provisioner
+from hyperscale.jobs.provisioner import RANK, SHARED_PER_WORKER_MAX, Claim, Provisioner
 from hyperscale.plan import Priority
 
 SETTLE_S = 0.03
@@ -171,6 +171,7 @@ class QueueSnapshot:
     running: list[WorkflowOfJob]
     silent: list[str]  # workers that have not announced their cores
     certain_at_s: float  # from then on no grant of an earlier allocator can be unknown
+    crowded: frozenset[str]  # jobs on whose cores no further workflow may run
 
     def add(self, place: Place) -> None:
         """Add a request that arrived after the snapshot was made."""
@@ -202,7 +203,13 @@ class QueueSnapshot:
             return reason
         least, _ = Provisioner(self.pool_size).range_of(request.claim)
         if least > self.free and not request.is_exclusive:
-            return f"needs {_cores(least)}, and {busy}"
+            limit = (
+                f"; {SHARED_PER_WORKER_MAX} workflows share the cores of each worker of its job, "
+                "and no more may"
+            )
+            return (
+                f"needs {_cores(least)}, and {busy}{limit * (request.message.job in self.crowded)}"
+            )
         if self.first is request:
             return ""
         return f"waits behind {_name(self.first.workflow)}"

@@ -37,6 +37,9 @@ class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     on_isolation: Isolation = Isolation.STOP
     log_level: str = "info"
     static: bool = True
+    # Id of the secret parameters, which managers keep outside of the ledger. The manager that takes
+    # the submission sets it; a repeated submission has another one, so it is not in the digest.
+    secrets: str = ""
 
 
 class JobSubmitted(Struct, tag="submitted", frozen=True, kw_only=True):
@@ -67,6 +70,7 @@ class WorkflowDispatched(Struct, tag="dispatched", frozen=True, kw_only=True):
     job: str
     workflow: str
     parts: list[PartDispatch]
+    within_job: bool = False  # its one part has no core: it shares those of other workflows
 
 
 class PartRedispatched(Struct, tag="redispatched", frozen=True, kw_only=True):
@@ -77,6 +81,40 @@ class PartRedispatched(Struct, tag="redispatched", frozen=True, kw_only=True):
     part: int
     attempt: int  # the part's last attempt + 1
     worker: str
+    within_job: bool = False  # as in WorkflowDispatched
+
+
+class WorkflowSetUp(Struct, tag="set_up", frozen=True, kw_only=True):
+    """Setup has run, and every part of the workflow starts with the context it left.
+
+    The first counts. From now on setup does not run again, and the workflow is owed its teardown.
+    """
+
+    job: str
+    workflow: str
+    part: int
+    attempt: int
+    context: bytes
+
+
+class TeardownDispatched(Struct, tag="teardown", frozen=True, kw_only=True):
+    """No part of a workflow that was set up runs any more: its teardown is given to a worker.
+
+    Committed before the worker hears of it. It is one more part, without load.
+    """
+
+    job: str
+    workflow: str
+    worker: str
+
+
+class TeardownStarted(Struct, tag="teardown_started", frozen=True, kw_only=True):
+    """A worker is about to be told to run the teardown: no other worker will run it."""
+
+    job: str
+    workflow: str
+    part: int
+    attempt: int
 
 
 class AttemptRevoked(Struct, tag="revoked", frozen=True, kw_only=True):
@@ -127,6 +165,7 @@ class PartEnded(Struct, tag="finished_part", frozen=True, kw_only=True, omit_def
     was_saturated: bool = False
     gap_s: float = 0.0
     requests_max: int = 0
+    set_up: bytes = b""  # what setup left, if this attempt ran it
 
 
 class WorkflowEnded(Struct, tag="ended", frozen=True, kw_only=True):
@@ -161,6 +200,9 @@ class JobFinished(Struct, tag="finished", frozen=True, kw_only=True):
 JobEvent = (
     WorkflowDispatched
     | PartRedispatched
+    | WorkflowSetUp
+    | TeardownDispatched
+    | TeardownStarted
     | AttemptRevoked
     | Checkpointed
     | PartEnded

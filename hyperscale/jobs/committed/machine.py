@@ -35,6 +35,7 @@ from hyperscale.jobs.committed.events import (
     JobSubmitted,
     PartEnded,
     Reply,
+    WorkflowSetUp,
     decode,
     encode,
     kind_of,
@@ -283,7 +284,15 @@ class JobMachine:
 
 
 def _for_history(event: JobEvent, body: bytes) -> bytes:
-    """Return the event without its reports and context if they are large."""
+    """Return the event without its reports and context if they are large.
+
+    What setup left is never kept: it may be a token.
+    """
+    if isinstance(event, WorkflowSetUp):
+        return encode(msgspec.structs.replace(event, context=b""))
+    if isinstance(event, PartEnded) and event.set_up:
+        event = msgspec.structs.replace(event, set_up=b"")
+        body = encode(event)
     if len(body) > _HISTORY_BYTES and isinstance(event, PartEnded):
         return encode(msgspec.structs.replace(event, report=b"", provided=[]))
     if len(body) > _HISTORY_BYTES and isinstance(event, AttemptRevoked):

@@ -62,6 +62,10 @@ JOB_MOVES: dict[JobStatus, frozenset[JobStatus]] = {
 }
 
 
+RETRY_WINDOW_MS = 5 * 60_000
+"""Attempts of a part that failed within this time count together."""
+
+
 class Segment(Struct, kw_only=True, omit_defaults=True):
     """What a revoked attempt had reported: those requests did reach the target."""
 
@@ -71,6 +75,8 @@ class Segment(Struct, kw_only=True, omit_defaults=True):
     began_s: float = 0.0  # seconds of the part's duration done before this attempt
     elapsed_s: float = 0.0
     report: bytes = b""
+    ended_ms: int = 0  # when the attempt was revoked
+    costs_retry: bool = False  # as in AttemptRevoked
 
 
 class Gap(Struct, kw_only=True, omit_defaults=True):
@@ -92,6 +98,15 @@ class PartEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
     was_saturated: bool = False
 
 
+class Teardown(Enum):
+    """Whether a workflow has to be torn down."""
+
+    NONE = "none"  # it was not set up, or there are no teardown hooks
+    OWED = "owed"  # it was set up: teardown follows its last part
+    STARTED = "started"  # a worker may have begun it: no other one runs it
+    OVER = "over"  # teardown ended, or was given up
+
+
 class Part(Struct, kw_only=True, omit_defaults=True):
     """One worker's share of a workflow, and the attempts to run it."""
 
@@ -100,8 +115,6 @@ class Part(Struct, kw_only=True, omit_defaults=True):
     attempt: int = 0  # the latest that was dispatched
     worker: str = ""  # of that attempt
     is_open: bool = False  # that attempt was neither revoked nor has it ended
-    retries: int = 0  # revocations that count
-    failed_workers: list[str] = field(default_factory=list)
     # Done by revoked attempts, gaps included: the next attempt runs for the rest.
     began_s: float = 0.0
     iterations_done: int = 0
@@ -116,6 +129,13 @@ class Part(Struct, kw_only=True, omit_defaults=True):
     @property
     def has_ended(self) -> bool:
         return self.end is not None
+
+    def failures(self) -> list[Segment]:
+        """Return the revocations that count, of the time before the last of them.
+
+        Only those: a soak of hours survives a death now and then."""
+        counted = [segment for segment in self.segments if segment.costs_retry]
+        return [each for each in counted if counted[-1].ended_ms - each.ended_ms < RETRY_WINDOW_MS]
 
     @property
     def is_completed(self) -> bool:
@@ -143,23 +163,47 @@ class WorkflowState(Struct, kw_only=True, omit_defaults=True):
     stop: Stop | None = None
     ended_as: JobStatus | None = None  # COMPLETED, FAILED, CANCELLED or TIMEOUT
     ended_ms: int = 0
+    began_ms: int = 0  # when its load began, as of its first checkpoint; 0 before it
+    within_job: bool = False  # its one part has no core: it shares those of its job
+    shared_cores: int = 0  # cores that it shares with other workflows of the job, or has shared
+    set_up: bytes = b""  # the context that setup left; empty: it has not run
+    teardown: Teardown = Teardown.NONE
+    teardown_part: int | None = None  # the last part, which runs the teardown and has no load
+    teardown_problem: str = ""  # why it is not known to have run to its end
 
     @property
     def has_ended(self) -> bool:
         return self.ended_as is not None
 
     @property
+    def load_parts(self) -> list[Part]:
+        return self.parts[: self.teardown_part]
+
+    @property
+    def is_load_over(self) -> bool:
+        """True if the end of the workflow is known and no part has load."""
+        parts = self.load_parts
+        if any(part.is_open for part in parts):
+            return False
+        return self.stop is not None or (bool(parts) and all(part.is_completed for part in parts))
+
+    @property
+    def is_tearing_down(self) -> bool:
+        """True if all that is missing is the teardown."""
+        return self.teardown in (Teardown.OWED, Teardown.STARTED) and self.is_load_over
+
+    @property
     def slots(self) -> int:
-        return sum(part.cores for part in self.parts)
+        return sum(part.cores for part in self.load_parts)
 
     @property
     def attempts(self) -> int:
-        """How many attempts were dispatched, of all parts."""
-        return sum(part.attempt for part in self.parts)
+        """How many attempts were dispatched, of all parts with load."""
+        return sum(part.attempt for part in self.load_parts)
 
     @property
     def workers(self) -> list[str]:
-        return [part.worker for part in self.parts if part.worker]
+        return [part.worker for part in self.load_parts if part.worker]
 
     def has_open_parts(self) -> bool:
         return any(part.is_open for part in self.parts)
@@ -188,7 +232,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     submitted_ms: int = 0
     started_ms: int = 0  # first dispatch
     ended_ms: int = 0
-    context_bytes: int = 0
+    context_bytes: int = 0  # that its parts provided
 
     @property
     def has_ended(self) -> bool:
@@ -262,6 +306,7 @@ class WorkflowRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str | None = None
     workers: list[str] = field(default_factory=list)
     ended_as: JobStatus | None = None
+    shared_cores: int = 0
 
 
 class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -298,6 +343,7 @@ def view_of(job: Job) -> JobView:
                 error=workflow.error,
                 workers=workflow.workers,
                 ended_as=workflow.ended_as,
+                shared_cores=workflow.shared_cores,
             )
             for name, workflow in job.workflows.items()
         ],

@@ -24,8 +24,11 @@ from hyperscale.jobs.committed.events import (
     PartEnded,
     PartRedispatched,
     Reply,
+    TeardownDispatched,
+    TeardownStarted,
     WorkflowDispatched,
     WorkflowEnded,
+    WorkflowSetUp,
 )
 from hyperscale.jobs.committed.state import (
     JOB_ENDS,
@@ -35,6 +38,7 @@ from hyperscale.jobs.committed.state import (
     PartEnd,
     Segment,
     Stop,
+    Teardown,
     WorkflowState,
     WorkflowStatus,
 )
@@ -60,6 +64,8 @@ def workflow_dispatched(job: Job, event: WorkflowDispatched, now_ms: int) -> boo
     if workflow.parts:
         raise Refuse(Code.TERMINAL, f"{event.workflow} has been dispatched already")
     _check_slots(event.workflow, event.parts)
+    if event.within_job and (len(event.parts), event.parts[0].cores) != (1, 1):
+        raise Refuse(Code.INVALID, f"{event.workflow} shares cores with more than one executor")
     workflow.parts = [
         Part(
             first_slot=part.first_slot,
@@ -71,7 +77,9 @@ def workflow_dispatched(job: Job, event: WorkflowDispatched, now_ms: int) -> boo
         )
         for part in event.parts
     ]
+    workflow.within_job = event.within_job
     workflow.become(WorkflowStatus.DISPATCHED)
+    _note_sharing(job)
     if job.status is JobStatus.SUBMITTED:
         job.become(JobStatus.DISPATCHING)
         job.started_ms = now_ms
@@ -94,8 +102,9 @@ def _check_slots(name: str, parts: Sequence[PartDispatch]) -> None:
 
 def part_redispatched(job: Job, event: PartRedispatched, now_ms: int) -> bool:
     workflow = _workflow(job, event.workflow)
-    _check_may_dispatch(job, event.workflow, workflow)
     part = _part(workflow, event.part)
+    if event.part != workflow.teardown_part:
+        _check_may_dispatch(job, event.workflow, workflow)
     if part.has_ended:
         raise Refuse(Code.TERMINAL, f"part {event.part} has ended")
     if part.is_open or event.attempt != part.attempt + 1:
@@ -107,9 +116,91 @@ def part_redispatched(job: Job, event: PartRedispatched, now_ms: int) -> bool:
         )
     part.attempt, part.worker, part.is_open = event.attempt, event.worker, True
     part.seen_ms = now_ms
+    if event.part != workflow.teardown_part:
+        workflow.within_job = event.within_job
+        _note_sharing(job)
     if workflow.status is WorkflowStatus.PENDING:
         workflow.become(WorkflowStatus.DISPATCHED)
     return True
+
+
+def _note_sharing(job: Job) -> None:
+    """Note which workflows of a job share cores: those that run on a worker on which one of them
+    has no core of its own."""
+    open_parts = [(job.workflows[id_.workflow], part) for id_, part in job.attempts()]
+    workers = {part.worker for workflow, part in open_parts if workflow.within_job}
+    here = [(workflow, part) for workflow, part in open_parts if part.worker in workers]
+    cores = sum(part.cores for workflow, part in here if not workflow.within_job)
+    for workflow, _ in here:
+        workflow.shared_cores = max(workflow.shared_cores, cores, 1)
+
+
+def workflow_set_up(job: Job, event: WorkflowSetUp, now_ms: int) -> bool:  # noqa: ARG001 - as others
+    workflow = _workflow(job, event.workflow)
+    part = _part(workflow, event.part)
+    if workflow.set_up:
+        return False
+    if workflow.has_ended:
+        raise Refuse(Code.TERMINAL, f"{event.workflow} has ended")
+    if not part.is_open or part.attempt != event.attempt:
+        raise Refuse(Code.STALE_ATTEMPT, f"attempt {event.attempt} is not the open one")
+    _note_set_up(job, event.workflow, event.context)
+    return True
+
+
+def _note_set_up(job: Job, name: str, context: bytes) -> None:
+    """Take what setup left, once. If it is too large, the workflow fails, and is torn down."""
+    workflow = job.workflows[name]
+    if workflow.set_up or not context:
+        return
+    problem = size_problem(name, [context], _context_bytes(job))
+    workflow.set_up = context
+    if job.plan_of(name).is_torn_down_once:
+        workflow.teardown = Teardown.OWED
+    if problem is not None and workflow.stop is None:
+        _stop_workflow(workflow, Stop(status=JobStatus.FAILED, reason=problem))
+
+
+def _context_bytes(job: Job) -> int:
+    """Return how much context a job holds: what its parts provided, and what setup left in
+    workflows that have not ended."""
+    return job.context_bytes + sum(len(workflow.set_up) for workflow in job.workflows.values())
+
+
+def teardown_dispatched(job: Job, event: TeardownDispatched, now_ms: int) -> bool:
+    workflow = _workflow(job, event.workflow)
+    if workflow.teardown_part is not None:
+        return False
+    if workflow.has_ended or not workflow.is_tearing_down:
+        raise Refuse(Code.INVALID, f"{event.workflow} is not to be torn down now")
+    part = Part(
+        first_slot=workflow.slots,
+        cores=1,
+        attempt=1,
+        worker=event.worker,
+        is_open=True,
+        seen_ms=now_ms,
+    )
+    workflow.teardown_part = len(workflow.parts)
+    workflow.parts.append(part)
+    return True
+
+
+def teardown_started(job: Job, event: TeardownStarted, now_ms: int) -> bool:  # noqa: ARG001 - as others
+    workflow = _workflow(job, event.workflow)
+    part = _part(workflow, event.part)
+    is_teardown = event.part == workflow.teardown_part
+    if not is_teardown or not part.is_open or part.attempt != event.attempt:
+        raise Refuse(Code.STALE_ATTEMPT, f"attempt {event.attempt} is no open teardown")
+    if workflow.teardown is Teardown.STARTED:
+        return False
+    workflow.teardown = Teardown.STARTED
+    return True
+
+
+def _end_teardown(workflow: WorkflowState, problem: str = "") -> None:
+    workflow.teardown = Teardown.OVER
+    workflow.teardown_problem = problem
 
 
 def _check_may_dispatch(job: Job, name: str, workflow: WorkflowState) -> None:
@@ -143,6 +234,7 @@ def checkpointed(job: Job, event: Checkpointed, now_ms: int) -> bool:
                 part.report = point.report
         if workflow.status is WorkflowStatus.DISPATCHED:
             workflow.become(WorkflowStatus.RUNNING)
+            workflow.began_ms = part.seen_ms - round(part.elapsed_s * 1000)
             if job.status is JobStatus.DISPATCHING:
                 job.become(JobStatus.RUNNING)
     if stale is not None:
@@ -162,11 +254,11 @@ def revoked(job: Job, event: AttemptRevoked, now_ms: int) -> bool:
         raise Refuse(Code.STALE_ATTEMPT, f"part {event.part} has no attempt {event.attempt} yet")
     if not part.is_open or event.attempt < part.attempt:
         return False
-    close_attempt(workflow, part, event)
-    if event.costs_retry:
-        part.retries += 1
-        if part.worker not in part.failed_workers:
-            part.failed_workers.append(part.worker)
+    close_attempt(workflow, part, event, now_ms)
+    if event.part == workflow.teardown_part and workflow.teardown is Teardown.STARTED:
+        # It may have run, wholly or in part, and it runs once.
+        part.end = PartEnd(status=PartStatus.FAILED, error=event.reason)
+        _end_teardown(workflow, f"it may not have run to its end: {event.reason}")
     if workflow.status is WorkflowStatus.DISPATCHED and not any(
         each.is_open or each.has_ended for each in workflow.parts
     ):
@@ -175,7 +267,7 @@ def revoked(job: Job, event: AttemptRevoked, now_ms: int) -> bool:
     return True
 
 
-def close_attempt(workflow: WorkflowState, part: Part, event: AttemptRevoked) -> None:
+def close_attempt(workflow: WorkflowState, part: Part, event: AttemptRevoked, now_ms: int) -> None:
     """Turn the open attempt into a segment; the next attempt goes on where this one ended."""
     is_newer = event.elapsed_s >= part.elapsed_s and bool(event.report)
     elapsed_s = max(event.elapsed_s, part.elapsed_s)
@@ -187,6 +279,8 @@ def close_attempt(workflow: WorkflowState, part: Part, event: AttemptRevoked) ->
             began_s=part.began_s,
             elapsed_s=elapsed_s,
             report=event.report if is_newer else part.report,
+            ended_ms=now_ms,
+            costs_retry=event.costs_retry,
         )
     )
     _leave_gap(workflow, part, event)
@@ -228,6 +322,9 @@ def part_ended(job: Job, event: PartEnded, now_ms: int) -> bool:
     part.report = event.report or part.report
     _leave_gap(workflow, part, event)
     part.end = _end_of(job, event)
+    _note_set_up(job, event.workflow, event.set_up)
+    if event.part == workflow.teardown_part:
+        _end_teardown(workflow, "" if part.is_completed else part.end.error or "it failed")
     if not part.is_completed and workflow.stop is None:
         has_failed = part.end.status is PartStatus.FAILED
         status = JobStatus.FAILED if has_failed else JobStatus.CANCELLED
@@ -244,7 +341,7 @@ def _end_of(job: Job, event: PartEnded) -> PartEnd:
     end = PartEnd(status=event.status, error=event.error, was_saturated=event.was_saturated)
     if event.status is not PartStatus.COMPLETED or not event.provided:
         return end
-    problem = size_problem(event.workflow, event.provided, job.context_bytes)
+    problem = size_problem(event.workflow, event.provided, _context_bytes(job))
     if problem is not None:
         return replace(end, status=PartStatus.FAILED, error=problem)
     job.context_bytes += sum(map(len, event.provided))
@@ -257,7 +354,11 @@ def workflow_ended(job: Job, event: WorkflowEnded, now_ms: int) -> bool:
         raise Refuse(Code.TERMINAL, f"{event.workflow} has ended")
     if event.status not in _STOPS:
         raise Refuse(Code.INVALID, f"no workflow ends as {event.status.value}")
-    if workflow.stop is not None:
+    if workflow.is_tearing_down and not workflow.has_open_parts():
+        _end_teardown(workflow, event.reason)  # no worker could run it
+        conclude(job, workflow, now_ms)
+        return True
+    if workflow.stop is not None or workflow.is_tearing_down:
         return False
     _stop_workflow(workflow, Stop(status=event.status, reason=event.reason))
     conclude(job, workflow, now_ms)
@@ -274,7 +375,7 @@ def cancelled(job: Job, event: CancelRequested, now_ms: int) -> bool:
     # If a workflow fails the job, only that workflow has failed: the others are cancelled.
     status = JobStatus.CANCELLED if event.status is JobStatus.FAILED else event.status
     for name, workflow in job.workflows.items():
-        if not workflow.has_ended and workflow.stop is None:
+        if not workflow.has_ended and workflow.stop is None and not workflow.is_tearing_down:
             if name == event.aborted_by and event.workflow_reason:
                 stop = Stop(status=event.status, reason=event.workflow_reason)
             elif not workflow.attempts:
@@ -306,8 +407,9 @@ def job_finished(job: Job, event: JobFinished, now_ms: int) -> bool:
                     part=index,
                     attempt=part.attempt,
                     reason="the job is over",
+                    costs_retry=False,
                 )
-                close_attempt(workflow, part, revocation)
+                close_attempt(workflow, part, revocation, now_ms)
         _end_workflow(workflow, now_ms)
     job.become(event.status)
     job.reason = event.reason or job.final_reason()
@@ -320,11 +422,10 @@ def job_finished(job: Job, event: JobFinished, now_ms: int) -> bool:
 
 def conclude(job: Job, workflow: WorkflowState, now_ms: int) -> None:
     """End the workflow if no attempt is open and its end is known; then cancel its dependents."""
-    if workflow.has_ended or workflow.has_open_parts():
+    if workflow.has_ended or workflow.has_open_parts() or not workflow.is_load_over:
         return
-    is_complete = bool(workflow.parts) and all(part.is_completed for part in workflow.parts)
-    if workflow.stop is None and not is_complete:
-        return
+    if workflow.is_tearing_down:
+        return  # it ends with its teardown
     _end_workflow(workflow, now_ms)
     if workflow.ended_as is not JobStatus.COMPLETED:
         _cancel_dependents(job, now_ms)
@@ -344,6 +445,7 @@ def _stop_workflow(workflow: WorkflowState, stop: Stop) -> None:
 def _end_workflow(workflow: WorkflowState, now_ms: int) -> None:
     stop = workflow.stop
     workflow.ended_ms = now_ms
+    workflow.set_up = b""
     if stop is None:
         workflow.become(WorkflowStatus.COMPLETED)
         workflow.ended_as = JobStatus.COMPLETED
@@ -397,6 +499,9 @@ def _part(workflow: WorkflowState, index: int) -> Part:
 TRANSITIONS: dict[type[JobEvent], Callable[[Job, Any, int], bool]] = {
     WorkflowDispatched: workflow_dispatched,
     PartRedispatched: part_redispatched,
+    WorkflowSetUp: workflow_set_up,
+    TeardownDispatched: teardown_dispatched,
+    TeardownStarted: teardown_started,
     AttemptRevoked: revoked,
     Checkpointed: checkpointed,
     PartEnded: part_ended,

@@ -3,14 +3,20 @@
 from msgspec.structs import asdict
 
 from hyperscale.jobs.committed.context import context_for
-from hyperscale.jobs.committed.events import JobStatus, PartEnded, WorkflowEnded
+from hyperscale.jobs.committed.events import JobStatus, PartEnded, WorkflowEnded, WorkflowSetUp
 from hyperscale.jobs.committed.state import Job
 from hyperscale.jobs.leader.attempts import Attempt, AttemptPhase
 from hyperscale.jobs.leader.lifecycle import AttemptLifecycle
 from hyperscale.jobs.leader.state import LeaderState
 from hyperscale.jobs.leader.statistics import final_report
 from hyperscale.jobs.leader.worker_liveness import WorkerState
-from hyperscale.jobs.messages import AnnouncePrepareFailed, DeliverResult, Isolation, PreparePart
+from hyperscale.jobs.messages import (
+    AnnouncePrepareFailed,
+    DeliverResult,
+    Isolation,
+    PreparePart,
+    ShareSetUpContext,
+)
 from hyperscale.plan import Priority
 from hyperscale.plan.status import PartStatus
 
@@ -49,7 +55,9 @@ class AttemptRules:
                 # The worker is alive and reports this phase: the code would be as slow elsewhere.
                 limit_s = self._timeouts.prepare_s
                 reason = f"not prepared within {limit_s:g} s: its setup hooks or imports"
-                self._time_out(attempt, reason)
+                self._time_out(job, attempt, reason)
+            case AttemptPhase.SETTING_UP:
+                self._set_up(job, attempt)
             case AttemptPhase.RUNNING:
                 self._watch(job, attempt)
 
@@ -156,6 +164,7 @@ class AttemptRules:
     def _prepare(self, job: Job, attempt: Attempt) -> None:
         workflow, plan = job.workflows[attempt.id.workflow], job.plan_of(attempt.id.workflow)
         assignment, options = attempt.assignment, job.options
+        is_teardown = attempt.id.part == workflow.teardown_part
         command = PreparePart(
             attempt_id=attempt.id,
             group=self._state.group,
@@ -174,10 +183,35 @@ class AttemptRules:
             on_isolation=options.on_isolation,
             log_level=options.log_level,
             shared=assignment.shared,
+            within_job=assignment.within_job,
             static=options.static,
-            exclusive=plan.is_test and plan.priority is Priority.EXCLUSIVE,
+            exclusive=plan.is_test and plan.priority is Priority.EXCLUSIVE and not is_teardown,
+            set_up=workflow.set_up,
+            tears_down=is_teardown,
+            parameters=job.plan.open_parameters,
+            secrets=options.secrets,
         )
         self._state.send(attempt.worker, command)
+
+    def _set_up(self, job: Job, attempt: Attempt) -> None:
+        """Commit what setup left, and then let every attempt that waits for it go on."""
+        context, shared_s = job.workflows[attempt.id.workflow].set_up, attempt.setup.shared_s
+        if not context and attempt.setup.context:
+            event = WorkflowSetUp(**asdict(attempt.id), context=attempt.setup.context)
+            self._state.propose(event)
+        elif context and shared_s is None and self.is_due(attempt):
+            attempt.command_sent_s = self._state.now_s
+            command = ShareSetUpContext(
+                attempt_id=attempt.id,
+                group=self._state.group,
+                term=self._state.term,
+                context=context,
+            )
+            self._state.send(attempt.worker, command)
+        elif shared_s is not None and self._state.now_s >= shared_s + self._timeouts.prepare_s:
+            limit_s = self._timeouts.prepare_s
+            reason = f"not prepared within {limit_s:g} s: its setup hooks"
+            self._time_out(job, attempt, reason)
 
     def _watch(self, job: Job, attempt: Attempt) -> None:
         """Time a running attempt out if it takes too long or makes no progress."""
@@ -187,14 +221,18 @@ class AttemptRules:
         stuck_at_s = activity.moved_s + patience_s
         if deadline_s is not None and now_s >= deadline_s:
             reason = f"still running {now_s - deadline_s:.0f} s after it had to be over"
-            self._time_out(attempt, reason)
+            self._time_out(job, attempt, reason)
         elif attempt.timeline.reported_s is not None and now_s >= stuck_at_s:
             reason = f"stuck: no action finished for {now_s - activity.moved_s:.0f} s"
-            self._time_out(attempt, reason)
+            self._time_out(job, attempt, reason)
         else:
             activity.check_at_s = stuck_at_s if deadline_s is None else min(deadline_s, stuck_at_s)
 
-    def _time_out(self, attempt: Attempt, reason: str) -> None:
+    def _time_out(self, job: Job, attempt: Attempt, reason: str) -> None:
+        if job.workflows[attempt.id.workflow].is_tearing_down:
+            now_s = self._state.now_s
+            self._lifecycle.lose(attempt, reason, costs_retry=True, over_s=now_s)
+            return
         end = WorkflowEnded(
             job=attempt.id.job,
             workflow=attempt.id.workflow,
@@ -228,6 +266,9 @@ class AttemptRules:
             reason = result.error or f"it ended early on {attempt.worker}"
         if is_stopping or not result.is_retryable or end.status is PartStatus.COMPLETED:
             self._state.propose(end)
+        elif end.set_up and not job.workflows[attempt.id.workflow].set_up:
+            # First: the next attempt goes on with it, and teardown is owed.
+            self._state.propose(WorkflowSetUp(**asdict(attempt.id), context=end.set_up))
         else:
             self._state.propose(self._lifecycle.revocation(attempt, reason, costs_retry, over_s))
 
@@ -245,6 +286,7 @@ class AttemptRules:
             was_saturated=result.was_saturated,
             gap_s=unreported.seconds,
             requests_max=unreported.requests_max,
+            set_up=result.set_up,
         )
 
 

@@ -22,6 +22,7 @@ class AttemptPhase(Enum):
 
     DISPATCHED = "dispatched"  # committed; its worker has not confirmed it to this leader
     PREPARING = "preparing"  # its executors import the test and run setup hooks
+    SETTING_UP = "setting_up"  # its executors wait for the context that setup left
     READY = "ready"
     RUNNING = "running"  # also counting down to its start
     STOPPING = "stopping"  # the stop command was sent; its load may go on
@@ -32,20 +33,22 @@ class AttemptPhase(Enum):
 _A = AttemptPhase
 ATTEMPT_MOVES: dict[AttemptPhase, frozenset[AttemptPhase]] = {
     # A new leader, or a reply that was overtaken, may find an attempt in any later phase.
-    _A.DISPATCHED: frozenset({_A.PREPARING, _A.READY, _A.RUNNING, _A.STOPPING, _A.ENDED, _A.LOST}),
-    _A.PREPARING: frozenset({_A.READY, _A.RUNNING, _A.STOPPING, _A.ENDED, _A.LOST}),
+    _A.DISPATCHED: frozenset(_A) - {_A.DISPATCHED},
+    _A.PREPARING: frozenset({_A.SETTING_UP, _A.READY, _A.RUNNING, _A.STOPPING, _A.ENDED, _A.LOST}),
+    _A.SETTING_UP: frozenset({_A.READY, _A.RUNNING, _A.STOPPING, _A.ENDED, _A.LOST}),
     _A.READY: frozenset({_A.RUNNING, _A.STOPPING, _A.ENDED, _A.LOST}),
     _A.RUNNING: frozenset({_A.STOPPING, _A.ENDED, _A.LOST}),
     _A.STOPPING: frozenset({_A.ENDED, _A.LOST}),
     _A.ENDED: frozenset({_A.LOST}),  # its worker died or forgot it before the result arrived
     _A.LOST: frozenset({_A.ENDED}),  # a result counts until the revocation is committed
 }
-"""The attempt leaves the table when its end is committed. (A phase for setup that runs once per
-workflow will stand between PREPARING and READY.)"""
+"""The attempt leaves the table when its end is committed."""
 
+NOT_READY = frozenset({_A.DISPATCHED, _A.PREPARING, _A.SETTING_UP})
 BEGUN = frozenset({_A.RUNNING, _A.STOPPING, _A.ENDED})
 PHASE_ON_WORKER = {
     PartPhase.PREPARING: _A.PREPARING,
+    PartPhase.SETTING_UP: _A.SETTING_UP,
     PartPhase.READY: _A.READY,
     PartPhase.RUNNING: _A.RUNNING,
     PartPhase.STOPPING: _A.STOPPING,
@@ -64,6 +67,7 @@ class Assignment:
     began_s: float = 0.0  # seconds of the part's duration done by earlier attempts
     iterations_done: int = 0
     shared: bool = False  # beside other executors: no core was free
+    within_job: bool = False  # beside executors of its own job
 
 
 @dataclass(slots=True)
@@ -93,6 +97,14 @@ class Activity:
 
 
 @dataclass(slots=True)
+class AttemptSetup:
+    """What an attempt has to do with the setup of its workflow."""
+
+    context: bytes = b""  # setup ran here and left this; to be committed
+    shared_s: float | None = None  # when its worker got the context that setup left
+
+
+@dataclass(slots=True)
 class Attempt:
     """One open attempt of a part."""
 
@@ -102,6 +114,7 @@ class Attempt:
     accepted_s: float  # when its worker took it, or when it was dispatched
     timeline: LoadTimeline = field(default_factory=LoadTimeline)
     activity: Activity = field(default_factory=Activity)
+    setup: AttemptSetup = field(default_factory=AttemptSetup)
     command_sent_s: float | None = None  # when the last command about its phase went out
     fenced_until_s: float | None = None  # lost by silence: until then it may have load
     times_unknown: int = 0  # how often its worker replied that it has no such attempt

@@ -48,6 +48,7 @@ from hyperscale.jobs.leader.views import job_row, live_view
 from hyperscale.jobs.leader.worker_liveness import WorkerState
 from hyperscale.jobs.messages import (
     AnnounceReady,
+    AnnounceSetUp,
     AttemptId,
     DeliverResult,
     PartProgress,
@@ -224,16 +225,15 @@ class JobLeader:
         state, message = self.state, event.message
         attempt = state.attempts.on(message.worker, message.attempt_id)
         if attempt is None:
-            if isinstance(message, AnnounceReady):
+            if isinstance(message, AnnounceReady | AnnounceSetUp):
                 state.stop(message.worker, message.attempt_id)
             else:
                 state.acknowledge(message.worker, message.attempt_id)
             return
         state.touched.add(message.attempt_id.job)
-        if isinstance(message, AnnounceReady):
+        if isinstance(message, AnnounceReady | AnnounceSetUp):
             state.workers.heard(message.worker, message.stamp_ms)
-            if attempt.phase in (AttemptPhase.DISPATCHED, AttemptPhase.PREPARING):
-                self._lifecycle.accept(attempt, AttemptPhase.READY)
+            self._lifecycle.announced(attempt, message)
             if not state.workers.has_lease_time(message.worker):
                 self._leases.confirm([])
             return

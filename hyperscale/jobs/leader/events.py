@@ -9,6 +9,7 @@ from hyperscale.jobs.messages import (
     AcknowledgeResult,
     AnnouncePrepareFailed,
     AnnounceReady,
+    AnnounceSetUp,
     Backpressure,
     DeliverResult,
     ListAttempts,
@@ -22,13 +23,16 @@ from hyperscale.jobs.messages import (
     ReportProgressReply,
     RequestCores,
     RequestCoresReply,
+    ShareSetUpContext,
     StartPart,
     StopPart,
 )
 from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
 from hyperscale.sansio.core import Tick
 
-WorkerCommand = PreparePart | StartPart | StopPart | RenewLeases | ListAttempts | AcknowledgeResult
+PartCommand = PreparePart | ShareSetUpContext | StartPart | StopPart
+WorkerCommand = PartCommand | RenewLeases | ListAttempts | AcknowledgeResult
+WorkerAnnouncement = AnnounceSetUp | AnnounceReady | AnnouncePrepareFailed | DeliverResult
 WorkerReply = PartCommandReply | RenewLeasesReply | ListAttemptsReply
 
 # --- events ------------------------------------------------------------------------------
@@ -81,7 +85,7 @@ class CommandAnswered:
 class WorkerAnnounced:
     """A worker announced a change of an attempt. It repeats the message until acknowledged."""
 
-    message: AnnounceReady | AnnouncePrepareFailed | DeliverResult
+    message: WorkerAnnouncement
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 A worker that dies has sent requests that it did not report. The leader bounds them: the seconds
 between the last instant that reports cover and the instant the load was certainly over, times
-the highest rate that was measured. Pure arithmetic on instants of the leader's clock.
+the highest rate that was measured, and never more than its virtual users can send in that time.
+Pure arithmetic on instants of the leader's clock.
 """
 
 import math
@@ -17,6 +18,7 @@ _OTHERS_MARGIN = 2.0  # if only the rate of other parts of the workflow is known
 _MERGE_S = 0.15  # how much older one core's share of a report may be than another's
 RATE_SPAN_S = 0.4  # rates over shorter spans are noise
 _RATES_KEPT = 10
+_ROUNDING = 1e-6  # 0.3 / 0.05 is a little less than 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,26 @@ class UnreportedLoad:
 
     seconds: float
     requests_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserPace:
+    """How fast one virtual user can send, by its plan and by what was seen of the workflow."""
+
+    in_flight: int = 1  # requests of one user at a time
+    fastest_s: float | None = None  # the fastest response, if all requests wait for a measured one
+    interval_s: float | None = None  # between iterations
+    per_iteration: int = 1  # requests of one iteration
+
+    def requests_max(self, seconds: float) -> int | None:
+        """Return the most requests one user sends in this time; None if nothing limits it."""
+        limits = []
+        # The first request at once, each further one after a response or an interval.
+        if self.fastest_s:
+            limits.append(self.in_flight * (int(seconds / self.fastest_s + _ROUNDING) + 1))
+        if self.interval_s:
+            limits.append(self.per_iteration * (int(seconds / self.interval_s + _ROUNDING) + 1))
+        return min(limits, default=None)
 
 
 @dataclass(slots=True)
@@ -102,7 +124,13 @@ class LoadTimeline:
         return min(begun_s, default=None)
 
     def unreported(
-        self, until_s: float | None, *, cores: int, vus: int, others_rate: float
+        self,
+        until_s: float | None,
+        *,
+        cores: int,
+        vus: int,
+        others_rate: float,
+        pace: UserPace,
     ) -> UnreportedLoad:
         """Bound what was sent after the last report and before `until_s`, when the load was over
         (None: it never began). `others_rate`: requests per core and second of the other parts."""
@@ -114,5 +142,9 @@ class LoadTimeline:
             rate = max(self.rates) * _RATE_MARGIN
         else:
             rate = cores * (others_rate * _OTHERS_MARGIN or RATE_PER_CORE_MAX)
+        most = rate * (seconds + _MERGE_S)
+        of_user = pace.requests_max(seconds + (_MERGE_S if self.rates else 0.0))
+        if of_user is not None:
+            most = min(most, vus * of_user)
         # Even at a low rate, each virtual user may have sent one request since the last report.
-        return UnreportedLoad(seconds, max(vus, math.ceil(rate * (seconds + _MERGE_S))))
+        return UnreportedLoad(seconds, max(vus, math.ceil(most)))

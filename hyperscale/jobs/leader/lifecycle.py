@@ -8,19 +8,25 @@ from msgspec.structs import asdict
 
 from hyperscale.jobs.committed.events import AttemptRevoked, PartEnded
 from hyperscale.jobs.committed.state import Job, Part, WorkflowStatus
-from hyperscale.jobs.leader.attempts import Assignment, Attempt, AttemptPhase
+from hyperscale.jobs.leader.attempts import NOT_READY, Assignment, Attempt, AttemptPhase
 from hyperscale.jobs.leader.core_requests import request_for_attempt, request_for_workflow
-from hyperscale.jobs.leader.gaps import UnreportedLoad
+from hyperscale.jobs.leader.gaps import UnreportedLoad, UserPace
 from hyperscale.jobs.leader.state import LeaderState
 from hyperscale.jobs.leader.statistics import WorkflowStatistics
 from hyperscale.jobs.leader.worker_liveness import WorkerState
-from hyperscale.jobs.messages import AttemptId, PartPhase, PartProgress
+from hyperscale.jobs.messages import (
+    AnnounceReady,
+    AnnounceSetUp,
+    AttemptId,
+    PartPhase,
+    PartProgress,
+)
 from hyperscale.plan.share import share
 
 NEWS_S = 0.1
 """Delay of the checkpoint after parts have begun, so that it covers parts that begin together."""
 _A = AttemptPhase
-_REPORTING = frozenset({_A.DISPATCHED, _A.PREPARING, _A.READY, _A.RUNNING})
+_REPORTING = NOT_READY | {_A.READY, _A.RUNNING}
 
 
 class AttemptLifecycle:
@@ -55,7 +61,9 @@ class AttemptLifecycle:
         workflow = job.workflows[attempt_id.workflow]
         part = workflow.parts[attempt_id.part]
         vus, slots = job.plan_of(attempt_id.workflow).vus, workflow.slots
-        own_slots = range(part.first_slot, part.first_slot + part.cores)
+        is_teardown = attempt_id.part == workflow.teardown_part
+        within_job = workflow.within_job and not is_teardown
+        own_slots = range(part.first_slot, part.first_slot + part.cores * (not is_teardown))
         attempt = Attempt(
             id=attempt_id,
             assignment=Assignment(
@@ -65,7 +73,8 @@ class AttemptLifecycle:
                 vus=sum(share(vus, slots, slot) for slot in own_slots),
                 began_s=part.began_s,
                 iterations_done=part.iterations_done,
-                shared=state.requests.use(attempt_id),
+                shared=state.requests.use(attempt_id) or within_job,
+                within_job=within_job,
             ),
             is_inherited=is_inherited,
             accepted_s=state.now_s,
@@ -107,7 +116,7 @@ class AttemptLifecycle:
     def accept(self, attempt: Attempt, phase: AttemptPhase) -> None:
         """Note that the worker has the attempt, in this phase."""
         attempt.become(phase)
-        if phase in (AttemptPhase.PREPARING, AttemptPhase.READY):
+        if phase in NOT_READY or phase is AttemptPhase.READY:
             attempt.timeline.not_begun()
         attempt.accepted_s = self._state.now_s
         attempt.command_sent_s = None  # the next command is due at once
@@ -117,6 +126,15 @@ class AttemptLifecycle:
             progress.waiting_since_s.pop((attempt.id.workflow, -1), None)
             progress.waiting_since_s.pop(key, None)
             progress.refusals.pop(key, None)
+
+    def announced(self, attempt: Attempt, message: AnnounceReady | AnnounceSetUp) -> None:
+        """Note that the executors of an attempt are ready, or wait for the context of setup."""
+        phase = AttemptPhase.READY
+        if isinstance(message, AnnounceSetUp):
+            phase = AttemptPhase.SETTING_UP
+            attempt.setup.context = attempt.setup.context or message.context
+        if attempt.phase in NOT_READY and attempt.phase is not phase:
+            self.accept(attempt, phase)
 
     def start(self, attempt: Attempt, job: Job) -> None:
         """Note that the worker counts down to the start of the attempt, or has started it."""
@@ -129,7 +147,8 @@ class AttemptLifecycle:
 
     def _set_deadline(self, attempt: Attempt, statistics: WorkflowStatistics) -> None:
         plan = statistics.plan
-        remaining_s = plan.duration_s - plan.offset_s(attempt.assignment.began_s)
+        has_load = attempt.assignment.vus > 0
+        remaining_s = plan.duration_s - plan.offset_s(attempt.assignment.began_s) if has_load else 0
         grace_s = plan.timeout_s + self._state.timeouts.overrun_s
         started_s = attempt.timeline.started_s or 0.0
         attempt.activity.deadline_s = started_s + remaining_s + grace_s
@@ -212,6 +231,7 @@ class AttemptLifecycle:
             cores=attempt.assignment.cores,
             vus=attempt.assignment.vus,
             others_rate=0.0 if statistics is None else statistics.rate_per_core,
+            pace=UserPace() if statistics is None else statistics.pace(),
         )
 
     def _statistics(self, attempt: Attempt) -> WorkflowStatistics | None:

@@ -5,7 +5,7 @@ proposals under way are not repeated before their time. So a lost or repeated me
 leader costs only time.
 """
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from hyperscale.errors import RunError
 from hyperscale.jobs.committed.context import context_for
@@ -15,10 +15,12 @@ from hyperscale.jobs.committed.events import (
     JobStatus,
     PartDispatch,
     PartRedispatched,
+    TeardownDispatched,
+    TeardownStarted,
     WorkflowDispatched,
     WorkflowEnded,
 )
-from hyperscale.jobs.committed.state import Job, Part, WorkflowState, WorkflowStatus
+from hyperscale.jobs.committed.state import Job, Part, Teardown, WorkflowState, WorkflowStatus
 from hyperscale.jobs.leader.attempt_rules import AttemptRules
 from hyperscale.jobs.leader.attempts import BEGUN, Attempt, AttemptPhase
 from hyperscale.jobs.leader.checkpoints import save_checkpoints
@@ -71,7 +73,9 @@ class Reconciler:
             if workflow.has_ended:
                 continue
             stop = workflow.stop or job.stop
-            if stop is not None:
+            if workflow.is_tearing_down:
+                self._tear_down(job, progress, name, workflow)
+            elif stop is not None:
                 self._stop_workflow(job, name, workflow, stop.reason)
             elif not workflow.parts:
                 self._dispatch(job, progress, name)
@@ -88,6 +92,35 @@ class Reconciler:
             if part.is_open:
                 self._rules.stop(job, self._lifecycle.attempt_of(job, name, index), reason)
         self._lifecycle.withdraw(self._state.requests.of_job(job.id, name))
+
+    def _tear_down(
+        self, job: Job, progress: JobProgress, name: str, workflow: WorkflowState
+    ) -> None:
+        """Run the teardown on one worker. That it is started is committed first: from then on it is
+        never given to another worker, so that it runs once, whichever node dies."""
+        index = workflow.teardown_part
+        if index is None:
+            index = len(workflow.parts)
+            request = request_for_attempt(AttemptId(job.id, name, index, 1))
+            wanted = self._wanted(request, job, job.plan_of(name))
+            grant = self._request(_for_teardown(wanted, index), progress, job)
+            if grant is not None:
+                worker = grant.shares[0].worker
+                self._state.propose(TeardownDispatched(job=job.id, workflow=name, worker=worker))
+            return
+        if not workflow.parts[index].is_open:
+            self._redispatch(job, progress, name, index)
+            return
+        attempt = self._lifecycle.attempt_of(job, name, index)
+        self._rules.advance(job, attempt)
+        if attempt.phase is AttemptPhase.READY:
+            if workflow.teardown is Teardown.OWED:
+                self._state.propose(TeardownStarted(**asdict(attempt.id)))
+            elif self._rules.is_due(attempt):
+                progress.start_at_s.pop(name, None)
+                fences = [at_s for key, at_s in progress.fenced_until_s.items() if key[0] == name]
+                progress.fenced_until_s[name, index] = max(fences, default=0.0)
+                self._start_together(progress, [attempt])
 
     def _abort_on_threshold(self, job: Job, progress: JobProgress) -> None:
         for name, statistics in progress.statistics.items():
@@ -129,26 +162,35 @@ class Reconciler:
         for share in grant.shares:
             parts.append(PartDispatch(slot, share.cores, share.worker))
             slot += share.cores
-        self._state.propose(WorkflowDispatched(job=job.id, workflow=name, parts=parts))
+        event = WorkflowDispatched(
+            job=job.id, workflow=name, parts=parts, within_job=grant.within_job
+        )
+        self._state.propose(event)
 
     def _redispatch(self, job: Job, progress: JobProgress, name: str, index: int) -> None:
         """Get cores for the next attempt of a part, which runs for the rest of its duration."""
         workflow = job.workflows[name]
         part = workflow.parts[index]
-        if part.retries > RETRIES_MAX:
+        failures = part.failures()
+        if len(failures) > RETRIES_MAX:
             end = WorkflowEnded(job=job.id, workflow=name, reason=_given_up(part))
             self._state.propose(end)
             return
         request = request_for_attempt(AttemptId(job.id, name, index, part.attempt + 1))
         returned = self._state.returned
         wanted = replace(
-            self._wanted(request, job, job.plan_of(name)),
+            _for_teardown(self._wanted(request, job, job.plan_of(name)), index)
+            if index == workflow.teardown_part
+            else self._wanted(request, job, job.plan_of(name)),
             part=index,
             cores=part.cores,
-            exclude=[worker for worker in part.failed_workers if worker not in returned],
+            exclude=sorted({failure.worker for failure in failures} - returned),
             is_recovery=True,
             # Load that was there, or other parts that hold cores and wait for this one.
-            may_share=workflow.status is WorkflowStatus.RUNNING or workflow.has_open_parts(),
+            may_share=workflow.status is WorkflowStatus.RUNNING
+            or workflow.has_open_parts()
+            or index == workflow.teardown_part,
+            within_job=workflow.within_job and index != workflow.teardown_part,
         )
         grant = self._request(wanted, progress, job)
         if grant is not None:
@@ -158,6 +200,7 @@ class Reconciler:
                 part=index,
                 attempt=part.attempt + 1,
                 worker=grant.shares[0].worker,
+                within_job=grant.within_job,
             )
             self._state.propose(event)
 
@@ -210,8 +253,9 @@ class Reconciler:
             status, why = JobStatus.FAILED, f"no worker can run it: {reason}"
         else:
             return None
-        if wanted.is_recovery:
-            why = f"{_given_up(job.workflows[wanted.workflow].parts[wanted.part])}; {why}"
+        parts = job.workflows[wanted.workflow].parts
+        if 0 <= wanted.part < len(parts):
+            why = f"{_given_up(parts[wanted.part])}; {why}"
         return WorkflowEnded(job=wanted.job, workflow=wanted.workflow, reason=why, status=status)
 
     # --- running parts ----------------------------------------------------------------------
@@ -296,12 +340,27 @@ class Reconciler:
             state.send(attempt.worker, command)
 
 
+def _for_teardown(wanted: RequestCores, part: int) -> RequestCores:
+    """Ask for one core, or for a place beside others: what was set up must not wait."""
+    return replace(
+        wanted,
+        part=part,
+        cores=1,
+        is_recovery=True,
+        may_share=True,
+        priority=Priority.AUTO,
+        is_test=False,
+        vus=1,
+    )
+
+
 def _given_up(part: Part) -> str:
     """Return how often a part was tried, and why its last attempt ended."""
     last = part.segments[-1].reason if part.segments else "it never ran"
-    if not part.retries:
+    failures = len(part.failures())
+    if not failures:
         return f"it could not begin: {last}"
-    return f"given up after {part.retries} attempt{'' if part.retries == 1 else 's'}: {last}"
+    return f"given up after {failures} attempt{'' if failures == 1 else 's'}: {last}"
 
 
 def _count_together(effects: list[LeaderEffect]) -> list[LeaderEffect]:

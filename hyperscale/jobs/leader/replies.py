@@ -1,8 +1,8 @@
 """Handles the replies of workers to a leader's commands."""
 
 from hyperscale.jobs.committed.machine import JobMachine
-from hyperscale.jobs.leader.attempts import PHASE_ON_WORKER, Attempt, AttemptPhase
-from hyperscale.jobs.leader.events import CommandAnswered
+from hyperscale.jobs.leader.attempts import NOT_READY, PHASE_ON_WORKER, Attempt, AttemptPhase
+from hyperscale.jobs.leader.events import CommandAnswered, PartCommand
 from hyperscale.jobs.leader.leases import LeaseRenewal
 from hyperscale.jobs.leader.lifecycle import AttemptLifecycle
 from hyperscale.jobs.leader.state import LeaderState
@@ -15,11 +15,12 @@ from hyperscale.jobs.messages import (
     PreparePart,
     Refusal,
     RenewLeasesReply,
+    ShareSetUpContext,
     StartPart,
     StopPart,
 )
 
-_NO_RETRY = frozenset({Refusal.NO_CORES, Refusal.DRAINING, Refusal.STALE_ATTEMPT})
+_NO_RETRY = frozenset({Refusal.NO_CORES, Refusal.DRAINING, Refusal.UNFIT, Refusal.STALE_ATTEMPT})
 
 
 class WorkerReplies:
@@ -43,16 +44,18 @@ class WorkerReplies:
             case ListAttemptsReply() as reply if reply.accepted:
                 self._listed(event.worker, reply)
             case PartCommandReply() as reply:
-                if isinstance(event.command, PreparePart | StartPart | StopPart):
+                if isinstance(event.command, PartCommand):
                     self._obeyed(event.command, reply)
 
-    def _obeyed(self, command: PreparePart | StartPart | StopPart, reply: PartCommandReply) -> None:
+    def _obeyed(self, command: PartCommand, reply: PartCommandReply) -> None:
         attempt = self._state.attempts.get(command.attempt_id)
         if attempt is None:
             return
         match command:
             case PreparePart() if attempt.phase is AttemptPhase.DISPATCHED:
                 self._prepared(attempt, reply)
+            case ShareSetUpContext() if reply.accepted:
+                attempt.setup.shared_s = self._state.now_s
             case StartPart() if attempt.phase is AttemptPhase.READY:
                 self._started(attempt, reply)
             case StopPart() if reply.accepted and reply.phase is PartPhase.UNKNOWN:
@@ -126,8 +129,7 @@ class WorkerReplies:
 
     def _adopt(self, attempt: Attempt, view: PartView) -> None:
         phase = PHASE_ON_WORKER.get(view.phase)
-        is_early = attempt.phase in (AttemptPhase.DISPATCHED, AttemptPhase.PREPARING)
-        if is_early and phase is not None:
+        if attempt.phase in NOT_READY and phase is not None and phase is not attempt.phase:
             self._lifecycle.accept(attempt, phase)
         job = self._machine.job(attempt.id.job)
         if view.report is not None and job is not None:

@@ -1,11 +1,13 @@
 """The merged statistics of one workflow while it runs. Only this module reads reports."""
 
+import math
+from collections import Counter
 from collections.abc import Iterable
 
 from hyperscale._native import Report
 from hyperscale.jobs.committed.state import Part
-from hyperscale.jobs.leader.gaps import RATE_SPAN_S
-from hyperscale.plan import WorkflowPlan
+from hyperscale.jobs.leader.gaps import RATE_SPAN_S, UserPace
+from hyperscale.plan import StepKind, WorkflowPlan
 from hyperscale.plan.thresholds import thresholds_of
 from hyperscale.stats.view import LiveMeter
 from hyperscale.stats.workflow import WorkflowStats
@@ -38,6 +40,22 @@ class WorkflowStatistics:
 
     def measured(self, rate_per_core: float) -> None:
         self.rate_per_core = max(self.rate_per_core, rate_per_core)
+
+    def pace(self) -> UserPace:
+        """Return how fast a virtual user of the workflow can send, as far as is known."""
+        steps = [step for step in self.plan.steps if step.kind in (StepKind.TEST, StepKind.ACTION)]
+        of_layers = Counter(step.layer for step in steps)
+        counts, iterations = self.stats.load_counts(), self.stats.iterations
+        latency = self.stats.headline_latency()
+        # A call that a step does not return is not timed, and may be faster than all that are.
+        is_all_timed = counts.sent <= counts.total + counts.cut
+        return UserPace(
+            in_flight=max(of_layers.values(), default=1),
+            fastest_s=latency.min_ns / 1e9 if latency.count and is_all_timed else None,
+            # How many requests an iteration sends is known only once one has ended.
+            interval_s=self.plan.interval_s if iterations else None,
+            per_iteration=max(len(steps), math.ceil(counts.sent / max(1, iterations))),
+        )
 
     def remember(self, parts: Iterable[Part]) -> None:
         """Take the committed reports of parts: of segments, ends and checkpoints."""

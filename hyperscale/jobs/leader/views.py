@@ -5,6 +5,8 @@ from msgspec.structs import replace
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.state import Job, JobView, view_of, view_status
 from hyperscale.jobs.leader.state import LeaderState
+from hyperscale.stats.holds import hold_warnings
+from hyperscale.stats.shared_cores import sharing_note
 from hyperscale.stats.view import RunView, WorkerUsage
 
 _USAGE_SHOWN_MAX = 20
@@ -31,6 +33,7 @@ def live_view(state: LeaderState, job: Job, *, now_s: float) -> RunView:
             now_s=now_s,
             status=view_status(workflow.status, workflow.ended_as),
             cores=workflow.slots,
+            shared_cores=workflow.shared_cores,
             error=workflow.error or (workflow.stop.reason if workflow.stop else None),
             is_final=workflow.has_ended,
         )
@@ -45,9 +48,9 @@ def live_view(state: LeaderState, job: Job, *, now_s: float) -> RunView:
         elapsed_s=elapsed_s,
         workflows=tuple(workflows),
         saturated=any(each.is_saturated for each in usage),
-        warnings=(*job.plan.warnings, *_losses(job)),
+        warnings=tuple(filter(None, (*job.plan.warnings, _sharing(job), *_losses(job)))),
         usage=tuple(usage[:_USAGE_SHOWN_MAX]),
-        saturation=_saturation(usage),
+        saturation={**_holds(state, job), **_saturation(usage)},
     )
 
 
@@ -63,6 +66,10 @@ def _usage(state: LeaderState, job: Job) -> list[WorkerUsage]:
     return sorted(found, key=lambda each: (not each.is_saturated, -each.cpu, each.worker))
 
 
+def _sharing(job: Job) -> str:
+    return sharing_note({name: each.shared_cores for name, each in job.workflows.items()})
+
+
 def _losses(job: Job) -> list[str]:
     """Return a sentence for each lost attempt."""
     return [
@@ -72,6 +79,15 @@ def _losses(job: Job) -> list[str]:
         for segment in part.segments
         if segment.elapsed_s > 0
     ]
+
+
+def _holds(state: LeaderState, job: Job) -> dict[str, str]:
+    """Return a warning for each hook that holds the event loop of its executors."""
+    progress = state.job(job)
+    found: dict[str, str] = {}
+    for name in job.workflows:
+        found |= hold_warnings(progress.statistics_of(job, name).stats)
+    return found
 
 
 def _saturation(usage: list[WorkerUsage]) -> dict[str, str]:

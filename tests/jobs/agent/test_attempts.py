@@ -11,10 +11,11 @@ from hyperscale.jobs.agent.attempts import (
     AttemptState,
     OutputBuffer,
 )
+from hyperscale.jobs.agent.events import AttemptSetUp
 from hyperscale.jobs.agent.statistics import AttemptStatistics
 from hyperscale.jobs.messages import PartPhase
 from hyperscale.plan.status import PartStatus
-from tests.lab.agent_world import AgentWorld, attempt_id, prepare, stop
+from tests.lab.agent_world import AgentWorld, attempt_id, prepare, share, stop
 
 MOVES = list(product(AttemptState, AttemptState))
 LEGAL = [(state, other) for state, other in MOVES if other in ATTEMPT_MOVES[state]]
@@ -61,6 +62,14 @@ def test_every_legal_move_happens(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(AttemptOnWorker, "become", note)
     completes, fails, superseded, dies = (AgentWorld() for _ in range(4))
+    ready, refused, stopped = (AgentWorld() for _ in range(3))
+    for world in (ready, refused, stopped):
+        world.part(prepare())
+        world.feed(AttemptSetUp(attempt_id(), b"left"))
+    ready.part(share())
+    ready.get_ready()
+    refused.fail_to_prepare()
+    stopped.part(stop())
     completes.runs()
     completes.end()
     fails.part(prepare())

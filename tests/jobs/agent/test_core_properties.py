@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hyperscale.jobs.agent.events import DrainRequested, PlaceEnded
 from hyperscale.jobs.agent.fences import REMEMBERED_S, Fences
-from hyperscale.jobs.messages import AttemptId, PartPhase
+from hyperscale.jobs.messages import AnnounceCores, AttemptId, PartPhase
 from hyperscale.plan.status import PartStatus
 from tests.lab.agent_world import (
     AgentWorld,
@@ -66,6 +67,8 @@ def _act(world: AgentWorld, act: Act) -> None:
     match act.what:
         case "prepare":
             command = prepare(act.attempt_id, term=act.term, cores=act.cores, shared=act.shared)
+            if act.shared and act.cores == 1:
+                command = replace(command, within_job=True)
             world.part(command, sender=sender)
         case "start":
             world.part(start(act.attempt_id, term=act.term), sender=sender)
@@ -108,6 +111,9 @@ def test_no_place_and_no_attempt_is_used_twice(acts: list[Act]) -> None:
         world.wait(act.pause_s)
         before = dict(world.agent.attempts)
         _act(world, act)
+        held = world.sent(AnnounceCores)[-1].held if world.sent(AnnounceCores) else []
+        with_core = {each.attempt_id.job for each in held if not each.shared}
+        assert all(each.attempt_id.job in with_core for each in held if each.within_job)
         reply = world.renewed(renew(term=0))
         seen_terms.append(reply.seen_term)
         if act.what in ("prepare", "start", "stop") and act.term < seen_terms[-1]:

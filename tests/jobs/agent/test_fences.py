@@ -4,7 +4,7 @@ import pytest
 
 from hyperscale.jobs.agent import fences as agent_fences
 from hyperscale.jobs.agent.core import LEAVING
-from hyperscale.jobs.agent.events import DrainRequested, SendReport
+from hyperscale.jobs.agent.events import DrainRequested, FitnessChecked, SendReport
 from hyperscale.jobs.agent.fences import REMEMBERED_S, Fences
 from hyperscale.jobs.messages import AnnounceCores, DeliverResult, PartPhase, Refusal
 from hyperscale.plan.status import PartStatus
@@ -233,6 +233,20 @@ def test_a_draining_worker_accepts_no_attempt_and_finishes_the_running_ones() ->
     assert world.stopping == {}
     world.end()
     assert world.result().status is PartStatus.COMPLETED
+
+
+def test_an_unfit_worker_accepts_no_attempt_until_it_is_fit() -> None:
+    world = AgentWorld()
+    world.runs()
+    world.feed(FitnessChecked(("the disk is full",)))
+    announced = world.sent(AnnounceCores)[-1]
+    assert (announced.unfit, announced.accepts_work) == (("the disk is full",), False)
+    reply = world.part(prepare(attempt_id(job="dc.1-b")))
+    assert (reply.refusal, reply.reason) == (Refusal.UNFIT, "the disk is full")
+    assert world.stopping == {}
+    world.feed(FitnessChecked(()))
+    assert world.sent(AnnounceCores)[-1].accepts_work
+    assert world.part(prepare(attempt_id(job="dc.1-b"))).accepted
 
 
 def test_a_leaving_worker_stops_its_attempts_for_a_retry() -> None:

@@ -92,9 +92,21 @@ def test_an_attempt_that_continues_in_isolation_has_no_lease() -> None:
 
 def test_an_attempt_whose_executor_stopped_by_its_lease_is_retried() -> None:
     world = AgentWorld()
-    world.runs()
+    world.runs(lease_ms=8_000)
+    world.now_s += 8
     world.end(status=PartStatus.STOPPED, error=LEASE_OVER)
-    assert (world.result().error, world.result().is_retryable) == (LEASE_OVER, True)
+    result = world.result()
+    assert (result.status, result.error) == (PartStatus.STOPPED, LEASE_OVER)
+    assert result.is_retryable
+
+
+def test_an_executor_that_takes_no_renewals_has_failed() -> None:
+    world = AgentWorld()
+    world.runs()  # its lease is not over
+    world.end(status=PartStatus.STOPPED, error=LEASE_OVER)
+    result = world.result()
+    assert (result.status, result.is_retryable) == (PartStatus.FAILED, True)
+    assert "its lease expired although it was renewed" in (result.error or "")
 
 
 def test_an_executor_killed_after_its_lease_ends_as_lease_expired() -> None:

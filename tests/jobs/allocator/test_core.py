@@ -15,6 +15,7 @@ from hyperscale.jobs.messages import (
     RequestState,
     WorkerShare,
 )
+from hyperscale.jobs.provisioner import SHARED_PER_WORKER_MAX
 from hyperscale.jobs.worker_events import WorkerDown
 from hyperscale.plan import Priority
 from tests.lab.allocator_world import AllocatorWorld
@@ -453,3 +454,108 @@ def check(world: AllocatorWorld) -> None:
     jobs = {each.attempt_id.job: each.exclusive for held in world.held.values() for each in held}
     if any(jobs.values()):
         assert len(jobs) == 1
+
+
+# --- workflows of one job share its cores ------------------------------------------------
+
+
+def test_workflows_left_without_a_core_share_those_of_their_job() -> None:
+    world = AllocatorWorld(1, 1)
+    for name in "abcde":
+        world.request(name, job="j", workflow=name, together=5)
+    world.settle()
+    own = {name for name, reply in world.granted.items() if not reply.shared}
+    assert len(world.granted) == 5
+    assert len(own) == 2
+    beside = [reply for reply in world.granted.values() if reply.shared]
+    assert all(reply.within_job for reply in beside)
+    assert sorted(reply.shares[0].worker for reply in beside) == ["w0", "w0", "w1"]
+    world.request("late", job="j", workflow="late")
+    world.settle()
+    assert world.granted["late"].within_job
+
+
+def test_jobs_do_not_share_cores_with_each_other() -> None:
+    world = AllocatorWorld(1)
+    world.request("a", job="j", workflow="a", together=2)
+    world.request("b", job="j", workflow="b", together=2)
+    world.settle()
+    assert world.free() == 0
+    world.request("other")
+    world.run(2.0)
+    assert world.repeat("other").reason == "Load needs 1 core, and 1 of 1 is busy"
+    first = "a" if not world.granted["a"].shared else "b"
+    world.end(first)  # the other one has its core now
+    world.run(2.0)
+    assert "other" not in world.granted
+    world.end("b" if first == "a" else "a")
+    world.run(2.0)
+    assert world.cores("other") == 1
+
+
+def test_a_grant_to_share_keeps_the_core_that_its_job_leaves_meanwhile() -> None:
+    world = AllocatorWorld(1)
+    world.request("a", job="j", workflow="a")
+    world.settle()
+    world.request("b", job="j", workflow="b")
+    world.request("other")
+    world.settle(holds=False)
+    assert world.granted["b"].within_job
+    world.end("a")
+    world.run(2.0, holds=False)
+    assert "other" not in world.granted
+    assert world.free() == 0
+
+
+def test_64_workflows_share_the_cores_of_a_worker_and_the_next_one_waits() -> None:
+    world = AllocatorWorld(1)
+    for number in range(1 + SHARED_PER_WORKER_MAX):
+        world.request(f"r{number}", job="j", workflow=f"W{number}")
+    world.settle()
+    assert len(world.granted) == 1 + SHARED_PER_WORKER_MAX
+    world.request("more", job="j")
+    world.run(2.0)
+    assert world.repeat("more").reason == (
+        "Load needs 1 core, and 1 of 1 is busy; 64 workflows share the cores of each worker of its "
+        "job, and no more may"
+    )
+    world.end("r64")
+    world.run(2.0)
+    assert world.granted["more"].within_job
+
+
+def test_an_exclusive_workflow_shares_with_none_and_none_with_it() -> None:
+    world = AllocatorWorld(1)
+    alone = {"job": "j", "workflow": "Alone", "priority": Priority.EXCLUSIVE}
+    world.request("a", job="j", workflow="a")
+    world.settle()
+    world.request("alone", **alone)
+    world.request("b", job="j", workflow="b")
+    world.settle()
+    assert world.granted["b"].within_job
+    world.run(AGE_S)
+    world.request("c", job="j", workflow="c")
+    world.run(2.0)
+    assert set(world.granted) == {"a", "b"}  # once it has waited for long, none begins before it
+    world.end("a")
+    world.end("b")
+    world.run(2.0)
+    assert set(world.granted) == {"alone"}
+    world.end("alone")
+    world.run(2.0)
+    assert set(world.granted) == {"c"}
+
+
+def test_a_lost_part_that_shared_cores_shares_those_of_its_job_on_another_worker() -> None:
+    world = AllocatorWorld(1, 1)
+    world.request("own", job="j", workflow="own", vus=2)
+    world.settle()
+    assert world.cores("own") == 2
+    recovery = {"job": "j", "is_recovery": True, "part": 0, "cores": 1, "within_job": True}
+    world.request("b#2", workflow="b", exclude=["w0"], **recovery)
+    world.settle()
+    assert world.granted["b#2"].within_job
+    assert world.granted["b#2"].shares == [WorkerShare("w1", 1)]
+    world.request("x#2", **{**recovery, "job": "x"})
+    world.run(2.0)
+    assert "x#2" not in world.granted  # its job has no core

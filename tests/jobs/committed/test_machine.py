@@ -74,6 +74,7 @@ class MachineLog:
         status: PartStatus = PartStatus.COMPLETED,
         error: str | None = None,
         provided: list[bytes] | None = None,
+        set_up: bytes = b"",
     ) -> Reply:
         return self.put(
             PartEnded(
@@ -85,6 +86,7 @@ class MachineLog:
                 error=error,
                 report=report(name),
                 provided=provided or [],
+                set_up=set_up,
             )
         )
 
@@ -236,8 +238,8 @@ def test_a_revoked_attempt_leaves_a_segment_and_the_next_runs_for_the_remaining_
     )
     assert log.put(event).ok
     part = log.job(job).workflows["Load"].parts[0]
-    assert (part.began_s, part.iterations_done, part.retries) == (7.5, 70, 1)  # with the gap
-    assert part.failed_workers == ["w0"]
+    assert (part.began_s, part.iterations_done) == (7.5, 70)  # with the gap
+    assert [failure.worker for failure in part.failures()] == ["w0"]
     (segment,) = part.segments
     assert (segment.report, segment.elapsed_s, segment.worker) == (b"seven", 7.0, "w0")
     (gap,) = log.job(job).workflows["Load"].gaps
@@ -263,7 +265,7 @@ def test_a_revocation_for_lack_of_cores_costs_no_retry() -> None:
     log.dispatch(job)
     log.put(msgspec.structs.replace(revoke(job), costs_retry=False))
     part = log.job(job).workflows["Load"].parts[0]
-    assert (part.retries, part.failed_workers) == (0, [])
+    assert part.failures() == []
     assert log.job(job).workflows["Load"].status is WorkflowStatus.PENDING
 
 

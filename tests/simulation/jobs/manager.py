@@ -18,6 +18,7 @@ from hyperscale.jobs.messages import (
     AnnounceCores,
     AnnouncePrepareFailed,
     AnnounceReady,
+    AnnounceSetUp,
     DeliverResult,
     ReleaseCores,
     ReportProgress,
@@ -118,7 +119,7 @@ class ManagerProgram:
 
     def datagram(self, source: str, payload: Any, now_s: float) -> None:
         match payload:
-            case AnnounceReady() | AnnouncePrepareFailed() | DeliverResult():
+            case AnnounceSetUp() | AnnounceReady() | AnnouncePrepareFailed() | DeliverResult():
                 self._lead(payload.group, ev.WorkerAnnounced(payload), now_s)
             case AnnounceCores():
                 self._allocate(payload, now_s)

@@ -2,15 +2,18 @@
 
 Safety, at any time (most of it at the target, see `target`):
  1. no slot of a workflow is loaded by two executors at once; no attempt begins twice
- 2. no core is held by two attempts; an exclusive workflow runs alone
+ 2. no core is held by two attempts; an exclusive workflow runs alone; an attempt without a core
+    runs only where its job has one, 64 per worker at most
  3. every job ends once; its replicas agree
  4. the result of a part is that of its open attempt; dependents begin after their dependencies
+ 5. setup does not run after its commit; load begins with the committed context; teardown runs once,
+    after all load
 At the end:
- 5. every job has ended, nothing runs, every result is acknowledged, no core is held
- 6. reported <= target <= reported + gaps
+ 6. every job has ended, nothing runs, every result is acknowledged, no core is held
+ 7. reported <= target <= reported + gaps
 Bounds, in the schedules they are meant for:
- 7. a change of leaders restarts no part
- 8. the load of a crashed worker runs again within 5 s after its death was detected
+ 8. a change of leaders restarts no part
+ 9. the load of a crashed worker runs again within 5 s after its death was detected
 """
 
 from typing import TYPE_CHECKING
@@ -19,13 +22,17 @@ from hyperscale.jobs.committed.events import (
     AttemptRevoked,
     Event,
     JobStatus,
+    PartEnded,
     PartRedispatched,
     Reply,
     WorkflowDispatched,
+    WorkflowSetUp,
 )
+from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.outcome import outcome_of
 from hyperscale.jobs.committed.state import Job
 from hyperscale.jobs.leader.statistics import decode_report
+from hyperscale.jobs.messages import AttemptId
 from tests.simulation.kernel import Host, Monitor, World
 
 if TYPE_CHECKING:
@@ -89,11 +96,24 @@ class JobMonitor(Monitor):
             for name in job.plan_of(event.workflow).depends:
                 if job.workflows[name].ended_as is not JobStatus.COMPLETED:
                     self.world.fail(f"{event.workflow} is dispatched before {name} has completed")
+        if isinstance(event, WorkflowSetUp | PartEnded):
+            self._set_up(event)
         if isinstance(event, AttemptRevoked) and reply.code.value == "ok":
             self.revoked += 1
+            attempt_id = AttemptId(event.job, event.workflow, event.part, event.attempt)
+            self.target.revoked.add(attempt_id)
             has_run = bool(event.report) or event.elapsed_s > 0
             if self.plan.is_steady and has_run and not self.ledger.was_leaderless:
                 self.world.fail(f"a change of leaders restarts a part: {event}")
+
+    def _set_up(self, event: WorkflowSetUp | PartEnded) -> None:
+        """Note what setup left, as the replicas have it."""
+        group = parse_job_id(event.job).group
+        job = self.ledger.truth[group].job(event.job)
+        left = b"" if job is None else job.workflows[event.workflow].set_up
+        key = event.job, event.workflow
+        if left and self.target.committed.setdefault(key, left) != left:
+            self.world.fail(f"the committed context of {key} has changed")
 
     # --- the end --------------------------------------------------------------------------
 
@@ -134,6 +154,7 @@ class JobMonitor(Monitor):
             revoked=self.revoked,
             restored_s=self.target.restored_s,
             gaps_s=gaps_s,
+            shared=len(self.target.shared),
         )
 
 
@@ -143,6 +164,10 @@ def check_end(world: World, plan: "Plan", ledger: "Ledger", target: "Target") ->
             program = world.hosts[name].program
             if program.machines[group].digest() != truth.digest():
                 world.fail(f"{name} has another state of group {group}")
+    for job, name in target.committed:
+        workflow = ledger.records[job].workflows[name]
+        if not workflow.teardown_problem and (job, name) not in target.torn_down:
+            world.fail(f"teardown was forgotten: {job} {name}")
     for job, record in ledger.records.items():
         _check_record(world, job, record, target.counts.get(job, 0))
     if target.places:

@@ -6,12 +6,22 @@ import msgspec
 
 from hyperscale.jobs.agent.attempts import StopCause
 from hyperscale.jobs.agent.core import Agent
-from hyperscale.jobs.agent.events import AgentEffect, CommandReceived
+from hyperscale.jobs.agent.events import (
+    AgentEffect,
+    AgentEvent,
+    AttemptSetUp,
+    CommandReceived,
+    ShareWithAttempt,
+)
+from hyperscale.jobs.agent.places import PlaceTable
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.committed.machine import JobMachine
+from hyperscale.jobs.committed.state import Job, Teardown, WorkflowState
 from hyperscale.jobs.leader.core import JobLeader
 from hyperscale.jobs.leader.events import LeaderEffect, LeaderEvent, WorkerAnnounced
 from hyperscale.jobs.leader.leases import LeaseRenewal
+from hyperscale.jobs.leader.reconcile import Reconciler
+from hyperscale.jobs.leader.state import JobProgress
 from hyperscale.jobs.leader.worker_liveness import WorkerTable
 from hyperscale.jobs.messages import AttemptId, DeliverResult
 from tests.simulation.jobs.schedules import Cores
@@ -30,6 +40,17 @@ class TermAsAttempt(Agent):
         return effects + super()._command_received(event, now_s)
 
 
+class SharesUncommitted(Agent):
+    """What setup left is used before it is committed."""
+
+    def handle(self, event: AgentEvent, *, now_s: float) -> list[AgentEffect]:
+        if isinstance(event, AttemptSetUp) and event.context:
+            attempt = self._attempts.get(event.attempt_id)
+            if attempt is not None:
+                return [ShareWithAttempt(attempt.id, attempt.places, event.context)]
+        return super().handle(event, now_s=now_s)
+
+
 class GrantsAtOnce(Allocator):
     """A new allocator does not wait for the workers to announce what they hold."""
 
@@ -39,6 +60,22 @@ class GrantsAtOnce(Allocator):
 
     def _knows_all_grants(self, now_s: float) -> bool:
         return True
+
+
+class StartsUncommitted(JobLeader):
+    """That a teardown is started is not committed first."""
+
+    class Rules(Reconciler):
+        def _tear_down(
+            self, job: Job, progress: JobProgress, name: str, workflow: WorkflowState
+        ) -> None:
+            owed, workflow.teardown = workflow.teardown, Teardown.STARTED
+            super()._tear_down(job, progress, name, workflow)
+            workflow.teardown = owed
+
+    def __init__(self, group: int, node: str, machine: JobMachine) -> None:
+        super().__init__(group, node, machine)
+        self._reconciler.__class__ = self.Rules
 
 
 class AnyResultDecides(JobLeader):
@@ -83,6 +120,18 @@ class Unconfirmed(JobLeader):
         self._leases.__class__ = self.Leases
 
 
+class LeavesCores(Agent):
+    """A core that a job leaves does not pass to the attempts that shared it."""
+
+    class Places(PlaceTable):
+        def _release(self, place: int) -> None:
+            del self._holders[place]
+
+    def __init__(self, worker: str, *, incarnation: int, cores: int, now_s: float) -> None:
+        super().__init__(worker, incarnation=incarnation, cores=cores, now_s=now_s)
+        self._supervisor.places.__class__ = self.Places
+
+
 def _is_same_part(a: AttemptId, b: AttemptId) -> bool:
     return (a.job, a.workflow, a.part) == (b.job, b.workflow, b.part)
 
@@ -105,6 +154,19 @@ MUTANTS = (
         Cores(leader=AnyResultDecides),
         "deposed",
         ("decided by the result of another", "are reported"),
+    ),
+    Mutant("core not passed on", Cores(agent=LeavesCores), "leaders", ("shares no core",)),
+    Mutant(
+        "context shared before its commit",
+        Cores(agent=SharesUncommitted),
+        "workers",
+        ("without the committed context",),
+    ),
+    Mutant(
+        "teardown started before its commit",
+        Cores(leader=StartsUncommitted),
+        "workers",
+        ("teardown runs twice",),
     ),
     Mutant("lease not waited for", Cores(leader=Impatient), "isolation", ("double load",)),
     Mutant("renewed by a deposed leader", Cores(leader=Unconfirmed), "deposed", ("double load",)),

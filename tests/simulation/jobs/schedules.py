@@ -66,6 +66,8 @@ class Profile:
     goes_on: float = 0.0
     cancels: float = 0.3
     exclusive: float = 0.15
+    crowds: float = 0.3
+    """Jobs with more workflows than cores."""
     longest_s: float = 17.0
     restarts: float = 0.7
     is_steady: bool = False
@@ -209,6 +211,7 @@ class Outcome:
     revoked: int
     restored_s: list[float]
     gaps_s: list[float]
+    shared: int  # attempts that shared the cores of their job
 
 
 @dataclass
@@ -293,9 +296,25 @@ def _job(rng: Random, profile: Profile, number: int) -> Submission:
     if rng.random() < profile.cancels:
         job.cancel_s = round(at_s + 20.0 * rng.random(), 3)
     job.goes_on = Random(job.key).random() < profile.goes_on
+    workflows += _crowd(Random(f"crowd/{job.key}"), profile)
     if rng.random() < 0.1:
         job.timeout_s = round(5.0 + 30.0 * rng.random(), 1)
     return job
+
+
+def _crowd(rng: Random, profile: Profile) -> list[dict[str, Any]]:
+    """Return more independent workflows than a job has cores, for some of the jobs."""
+    return [
+        {
+            "name": f"C{index}",
+            "depends": [f"C{index - 1}"] if index and rng.random() < 0.2 else [],
+            "duration_s": round(3.0 + (profile.longest_s - 3.0) * rng.random(), 2),
+            "vus": rng.choice((1, 5)),
+            "priority": rng.choice(("auto", "low", "high")),
+            "is_test": rng.random() < 0.9,
+        }
+        for index in range(rng.choice((3, 5, 9)) if rng.random() < profile.crowds else 0)
+    ]
 
 
 class _Draw:
@@ -457,8 +476,14 @@ def _workflow(each: dict[str, Any]) -> WorkflowPlan:
         priority=Priority(each["priority"]),
         is_test=each["is_test"],
         depends=tuple(each["depends"]),
-        steps=(StepPlan(name="hit", kind=kind),),
+        steps=(StepPlan(name="hit", kind=kind), *(_AROUND if each["vus"] % 2 else ())),
     )
+
+
+_AROUND = (
+    StepPlan(name="open", kind=StepKind.SETUP),
+    StepPlan(name="close", kind=StepKind.TEARDOWN),
+)
 
 
 def _transfer(world: World, ledger: Ledger) -> None:

@@ -40,7 +40,8 @@ class JobSuite:
             + ", ".join(f"{count} {status}" for status, count in sorted(statuses.items())),
             f"events: {sum(o.events for o in outcomes)}, "
             f"virtual hours: {sum(o.virtual_s for o in outcomes) / 3600:.1f}",
-            f"attempts revoked: {sum(outcome.revoked for outcome in outcomes)}",
+            f"attempts revoked: {sum(outcome.revoked for outcome in outcomes)}, "
+            f"on shared cores of their job: {sum(outcome.shared for outcome in outcomes)}",
             f"death of a worker to its load being back, s: "
             f"{quantiles([s for o in outcomes for s in o.restored_s])}",
             f"gaps, s: {quantiles([s for o in outcomes for s in o.gaps_s])}",

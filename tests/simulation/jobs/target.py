@@ -12,11 +12,13 @@ from hyperscale._native import Report
 from hyperscale.jobs.agent.events import (
     AttemptPrepared,
     AttemptPrepareFailed,
+    AttemptSetUp,
     PlaceEnded,
     PlaceReported,
     PlaceVacated,
 )
-from hyperscale.jobs.messages import AttemptId, PreparePart
+from hyperscale.jobs.messages import AnnounceCores, AttemptId, PreparePart
+from hyperscale.jobs.provisioner import SHARED_PER_WORKER_MAX
 from hyperscale.plan.status import PartStatus
 from tests.lab.reports import PartReport, StepCounts, StepReport, native
 
@@ -36,6 +38,8 @@ class Target:
     active: dict[Slot, "Executor"] = field(default_factory=dict)
     begun: set[tuple[AttemptId, int]] = field(default_factory=set)
     places: dict[tuple[str, int], "Executor"] = field(default_factory=dict)
+    shared: set[AttemptId] = field(default_factory=set)
+    """Attempts that shared the cores of their job."""
     counts: dict[str, int] = field(default_factory=dict)
     restored_s: list[float] = field(default_factory=list)
     gone_s: dict[Slot, float] = field(default_factory=dict)
@@ -44,6 +48,32 @@ class Target:
     """For profiles without lost workers: what a lost worker still runs is unknown."""
     flaky: float = 0.01
     """Probability that preparing fails."""
+    committed: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    """By job and workflow, what setup left; written by the monitor."""
+    revoked: set[AttemptId] = field(default_factory=set)
+    """Attempts whose revocation is committed; written by the monitor."""
+    torn_down: set[tuple[str, str]] = field(default_factory=set)
+
+    def set_up(self, executor: "Executor") -> bytes:
+        """Run the setup of a workflow; return what it leaves."""
+        attempt_id = executor.attempt_id
+        # A worker that stood still may get its command after its attempt was revoked: it cannot
+        # know, and what it leaves does not count.
+        if executor.slot[:2] in self.committed and attempt_id not in self.revoked:
+            self.world.fail(f"setup runs again after its commit: {attempt_id}")
+        return f"{attempt_id} at {self.world.now_s}".encode()
+
+    def tear_down(self, executor: "Executor") -> None:
+        """Run the teardown of a workflow."""
+        workflow = executor.slot[:2]
+        if workflow in self.torn_down:
+            self.world.fail(f"teardown runs twice: {executor.attempt_id}")
+        self.torn_down.add(workflow)
+        if executor.context != self.committed.get(workflow):
+            self.world.fail(f"teardown without the committed context: {executor.attempt_id}")
+        for slot, other in self.active.items():
+            if slot[:2] == workflow and other.frozen_s is None:
+                self.world.fail(f"teardown beside load: {executor.attempt_id}, {slot}")
 
     def occupy(self, executor: "Executor") -> None:
         key = executor.host.address, executor.place
@@ -57,8 +87,27 @@ class Target:
     def leave(self, executor: "Executor") -> None:
         self.places.pop((executor.host.address, executor.place), None)
 
+    def check_shared(self, cores: AnnounceCores) -> None:
+        """Check what a worker says it runs beside its cores."""
+        with_core = {held.attempt_id.job for held in cores.held if not held.shared}
+        beside = [held for held in cores.held if held.within_job]
+        if len(beside) > SHARED_PER_WORKER_MAX:
+            self.world.fail(f"{len(beside)} executors share cores on {cores.worker}")
+        for held in beside:
+            self.shared.add(held.attempt_id)
+            if held.shared and held.attempt_id.job not in with_core:
+                self.world.fail(f"{held.attempt_id} shares no core of its job on {cores.worker}")
+        alone = [held.attempt_id for held in cores.held if held.exclusive]
+        if alone and beside and self.is_exclusive_checked:
+            self.world.fail(f"exclusive, but not alone: {beside[0].attempt_id} beside {alone[0]}")
+
     def begin(self, executor: "Executor") -> None:
         slot = executor.slot
+        is_set_up = executor.command.plan.is_set_up_once
+        if is_set_up and executor.context != self.committed.get(slot[:2]):
+            self.world.fail(f"load without the committed context: {executor.attempt_id}")
+        if slot[:2] in self.torn_down:
+            self.world.fail(f"load after teardown: {executor.attempt_id}")
         other = self.active.get(slot)
         if other is not None and other.frozen_s is None:
             self.world.fail(
@@ -109,6 +158,7 @@ class Executor:
             command.attempt_id.workflow,
             command.first_slot + index,
         )
+        self.context = command.set_up
         self.lease_s: float | None = None  # None: it has no lease
         self.began_s: float | None = None
         self.frozen_s: float | None = None
@@ -131,6 +181,11 @@ class Executor:
             return
         if self._is_expired():
             self.finish(PartStatus.STOPPED, "lease expired")
+            return
+        if self.command.tears_down:
+            self.target.tear_down(self)
+            wait_s = 5.0 * self.world.rng.random()
+            self.world.after(wait_s, lambda: self.finish(PartStatus.COMPLETED, None))
             return
         self.target.begin(self)
         self.began_s = self.world.now_s
@@ -257,7 +312,27 @@ def prepare(executors: list[Executor]) -> None:
                 each.is_over = True
                 first.target.leave(each)
             first.tell(AttemptPrepareFailed(first.attempt_id, "bundle missing", is_retryable=True))
+        elif first.command.plan.is_set_up_once and not first.command.set_up:
+            left = first.target.set_up(first) if first.slot[2] == 0 else b""
+            first.tell(AttemptSetUp(first.attempt_id, left))
         else:
             first.tell(AttemptPrepared(first.attempt_id))
 
     world.after(0.05 + 0.6 * world.rng.random(), ready)
+
+
+def go_on(executors: list[Executor], context: bytes) -> None:
+    """Finish preparing the executors of an attempt with the context that setup left."""
+    first = executors[0]
+    for executor in executors:
+        executor.context = context
+
+    def ready() -> None:
+        if not first.is_here or any(each.is_over for each in executors):
+            return
+        if any(each.frozen_s is not None for each in executors):
+            first.world.after(0.1, ready)
+        else:
+            first.tell(AttemptPrepared(first.attempt_id))
+
+    first.world.after(0.3 * first.world.rng.random(), ready)

@@ -53,6 +53,7 @@ def test_random_schedules_violate_no_invariant_and_no_bound() -> None:
     tally = campaign(JobSuite(), seeds_of_commit(), seconds=seconds_per_simulation())
     tally.raise_if_failed()
     assert tally.runs >= len(PROFILES)
+    assert any(outcome.shared for outcome in tally.outcomes)
 
 
 @pytest.mark.parametrize(

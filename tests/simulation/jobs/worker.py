@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 from hyperscale.jobs.agent import events as ev
 from hyperscale.jobs.agent.core import Agent
-from hyperscale.jobs.messages import AttemptId
+from hyperscale.jobs.messages import AnnounceCores, AttemptId
 from hyperscale.plan.status import PartStatus
 from hyperscale.sansio.core import Tick
 from tests.simulation import network
-from tests.simulation.jobs.target import Executor, Target, prepare
+from tests.simulation.jobs.target import Executor, Target, go_on, prepare
 
 if TYPE_CHECKING:
     from tests.simulation.jobs.schedules import Setup
@@ -85,6 +85,8 @@ class WorkerProgram:
                 if handle is not None:
                     self.host.answer(handle, reply)
             case ev.SendMessage(to=to, message=message):
+                if isinstance(message, AnnounceCores):
+                    self.target.check_shared(message)
                 for manager in [to] if to else self.setup.plan.managers:
                     self.host.send(manager, message)
             case ev.SendReport(to=to, progress=progress):
@@ -96,6 +98,8 @@ class WorkerProgram:
                 ]
                 self.executors[command.attempt_id] = made
                 prepare(made)
+            case ev.ShareWithAttempt(attempt_id=attempt_id, context=context):
+                go_on(self.executors[attempt_id], context)
             case ev.StartAttempt(attempt_id=attempt_id, start_in_ms=start_in_ms):
                 for executor in self.executors[attempt_id]:
                     executor.start(start_in_ms / 1000)
