@@ -1,4 +1,4 @@
-"""Carries a run out: executors, signals, time and the live view, around `runner.run.Run`.
+"""Carries a run out: executors, signals, time and the live view, around `runner.run.LocalRun`.
 
 Performs what the state machine decides and feeds it what happens; decides nothing itself.
 When `drive` returns or raises, no process it started is left.
@@ -7,36 +7,55 @@ When `drive` returns or raises, no process it started is left.
 import asyncio
 import contextlib
 import signal
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import Any, TextIO
+
+from msgspec.structs import replace
 
 from hyperscale.errors import InputError, RunError
+from hyperscale.execution.capacity import (
+    descriptor_limit,
+    memory_limit,
+    port_limit,
+    refuse_excess,
+)
 from hyperscale.execution.cores import default_executors
 from hyperscale.execution.pool import ExecutorPool
-from hyperscale.execution.protocol import ExecutorEvent, ExecutorOutput, PrepareSlot
-from hyperscale.plan import Plan
+from hyperscale.execution.protocol import (
+    ExecutorEvent,
+    ExecutorOutput,
+    PrepareSlot,
+    SlotRole,
+    role_of,
+)
+from hyperscale.jobs.provisioner import SHARED_PER_WORKER_MAX
+from hyperscale.plan import Connections, Plan
 from hyperscale.reporting.build import build_result
 from hyperscale.reporting.exit_codes import ExitCode
 from hyperscale.reporting.results import RunResult
-from hyperscale.runner.run import (
+from hyperscale.runner.events import (
     ExecutorReported,
     KillExecutors,
-    LocalRun,
     PoolReady,
+    PrepareTeardown,
     PrepareWorkflow,
     RunEffect,
     RunInterrupted,
+    ShareSetup,
     StartExecutors,
     StopExecutors,
+    WeighExecutors,
     WorkflowPrepared,
 )
+from hyperscale.runner.run import LocalRun
 from hyperscale.runner.scratch import scratch_directory
 from hyperscale.runner.source import LoadedTest
 from hyperscale.sansio.driver import CoreDriver
@@ -58,6 +77,7 @@ class RunOptions:
     log_dir: Path | None = None  # directory for the output of each executor, one file per executor
     output_file: Path | None = None  # file for the output of all executors
     static: bool = True  # False: static steps run in Python too
+    share_cores: bool = True  # False: a workflow for which no core is left waits
     trace: bool = False  # print every request and response as output of its workflow
 
 
@@ -73,6 +93,7 @@ class RunEnding:
 
 async def drive(test: LoadedTest, options: RunOptions, ui: Ui) -> RunEnding:
     """Run a test to its end. Raises InputError if the test is wrong and nothing ran."""
+    await _refuse_excess(test.plan, options.workers or default_executors())
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(scratch_directory())
         bundles = {name: str(code.bundle.write(directory)) for name, code in test.code.items()}
@@ -84,8 +105,34 @@ async def drive(test: LoadedTest, options: RunOptions, ui: Ui) -> RunEnding:
         return await driver.run()
 
 
+async def _refuse_excess(plan: Plan, executors: int) -> None:
+    """Raise InputError if a workflow has more users than this machine can run."""
+    for workflow in plan.workflows:
+        limits = [memory_limit()]
+        if workflow.hosts and workflow.connections is not Connections.SHARED:
+            limits.append(descriptor_limit(min(workflow.vus, executors)))
+            ports = port_limit(dict.fromkeys(workflow.hosts, 1))
+            if ports.users < workflow.vus:  # a host may have more than one address
+                ports = port_limit({host: await _addresses(host) for host in workflow.hosts})
+            limits.append(ports)
+        refuse_excess(f"{plan.file}: {workflow.name}.vus", workflow.vus, *limits)
+
+
+async def _addresses(authority: str) -> int:
+    """Return how many IP addresses the host of an authority has."""
+    host, loop = authority.rpartition(":")[0].strip("[]"), asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:  # an executor will say so
+        return 1
+    return len({address[0] for *_, address in found})
+
+
 def executors_needed(plan: Plan, workers: int) -> int:
-    """Return the number of executors that can be busy at once, `workers` at most."""
+    """Return the number of executors that can hold a core at once, `workers` at most.
+
+    It is below `workers` only if every workflow can have its most: then none shares cores.
+    """
     most = sum(min(w.vus, workers) if w.is_test else 1 for w in plan.workflows)
     return max(1, min(workers, most))
 
@@ -109,7 +156,12 @@ class _RunDriver:
         self._output = output
         self._bundles = bundles
         self._plans = {workflow.name: workflow for workflow in test.plan.workflows}
-        self._run = LocalRun(test.plan, cores=workers, timeout_s=options.timeout_s)
+        self._run = LocalRun(
+            test.plan,
+            cores=workers,
+            timeout_s=options.timeout_s,
+            shared_max=SHARED_PER_WORKER_MAX if options.share_cores else 0,
+        )
         size = executors_needed(test.plan, workers)
         self._pool = ExecutorPool(size, on_event=self._on_executor, log_dir=options.log_dir)
         self._tasks = TaskSupervisor()
@@ -147,10 +199,11 @@ class _RunDriver:
             status=run.status,
             started_at=started_at,
             elapsed_s=elapsed_s,
-            outcomes=run.outcomes(),
+            outcomes=run.outcomes(since_s=began_s),
             warnings=run.plan.warnings,
             generator=f"hyperscale {version('hyperscale')}",
             aborted_by=run.aborted_by,
+            parameters=run.plan.parameters,
         )
         return RunEnding(result, run.interrupted_by)
 
@@ -183,6 +236,12 @@ class _RunDriver:
         match effect:
             case PrepareWorkflow():
                 self._tasks.spawn(self._prepare(effect), name=f"prepare:{effect.workflow}")
+            case PrepareTeardown():
+                self._tasks.spawn(self._prepare_teardown(effect), name=f"end:{effect.workflow}")
+            case ShareSetup(executors=executors, context=context):
+                self._pool.share_context(executors, context)
+            case WeighExecutors(executors=executors, nice=nice):
+                self._pool.weigh(executors, nice)
             case StartExecutors(executors=executors):
                 self._pool.start(executors, START_IN_MS)
             case StopExecutors(executors=executors, reason=reason, grace_s=grace_s):
@@ -191,24 +250,43 @@ class _RunDriver:
                 self._pool.kill(executors, reason)
 
     async def _prepare(self, effect: PrepareWorkflow) -> None:
-        name = effect.workflow
-        assignments = [
-            PrepareSlot(
-                bundle=self._bundles[name],
-                file=self._test.code[name].file,
-                workflow=name,
-                plan=self._plans[name],
-                slot=slot,
-                slots=len(effect.executors),
-                context=effect.received,
-                log_level=self._options.log_level,
-                static=self._options.static,
-                trace=self._options.trace,
-            )
-            for slot in range(len(effect.executors))
-        ]
+        name, slots = effect.workflow, len(effect.executors)
+        whole = self._assignment(name, context=effect.received, slots=slots)
+        roles = [role_of(whole.plan, slot, b"") for slot in range(slots)]
+        assignments = [replace(whole, slot=slot, role=role) for slot, role in enumerate(roles)]
+        await self._prepare_slots(name, effect.executors, assignments)
+
+    async def _prepare_teardown(self, effect: PrepareTeardown) -> None:
+        assignment = self._assignment(
+            effect.workflow,
+            role=SlotRole.TEAR_DOWN,
+            slot=effect.slots,
+            slots=effect.slots,
+            set_up=effect.context,
+        )
+        await self._prepare_slots(effect.workflow, [effect.executor], [assignment])
+
+    def _assignment(self, name: str, **given: Any) -> PrepareSlot:
+        return PrepareSlot(
+            bundle=self._bundles[name],
+            file=self._test.code[name].file,
+            workflow=name,
+            plan=self._plans[name],
+            log_level=self._options.log_level,
+            static=self._options.static,
+            trace=self._options.trace,
+            parameters=self._test.plan.open_parameters,
+            secrets=dict(self._test.secrets),
+            **given,
+        )
+
+    async def _prepare_slots(
+        self, name: str, executors: Sequence[int], assignments: list[PrepareSlot]
+    ) -> None:
         try:
-            await self._pool.prepare(effect.executors, assignments)
+            while self._pool.size <= max(executors):
+                self._pool.grow()
+            await self._pool.prepare(executors, assignments, nice=self._run.nice_of(name))
         except (RunError, InputError) as error:
             self._driver.feed(WorkflowPrepared(name, error))
         else:

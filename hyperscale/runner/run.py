@@ -5,188 +5,80 @@ the executors, the clock and the signals, and performs effects in order.
 
 Vocabulary: a workflow *waits* for its dependencies and then for cores, is *prepared* on its
 executors, *runs* in one slot per executor, and *ends* with a status. A *stop* ends the whole
-run early, for one reason; a second interrupt kills the executors.
+run early, for one reason; a second interrupt kills the executors. A workflow for which no core is
+left *shares* the cores of those that run: it gets one further executor, and inherits a core as
+soon as another workflow leaves one.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterable, Sequence
 
-from hyperscale._native import Report
 from hyperscale.config import GRACE_S, format_duration
-from hyperscale.errors import InputError, InvariantError, RunError
-from hyperscale.execution.protocol import ExecutorDied, ExecutorEvent, SlotFinished, SlotReport
-from hyperscale.jobs.dependencies import blocked_by, ready
-from hyperscale.jobs.provisioner import Provisioner
-from hyperscale.plan import Plan, WorkflowPlan
-from hyperscale.plan.context import (
-    Namespace,
-    Provided,
-    decode_provided,
-    encode_received,
-    namespace_of,
-    received_by,
+from hyperscale.errors import InputError, RunError
+from hyperscale.execution.protocol import (
+    ExecutorDied,
+    ExecutorEvent,
+    SlotFinished,
+    SlotReport,
+    SlotSetUp,
 )
-from hyperscale.plan.status import PartStatus
-from hyperscale.plan.thresholds import thresholds_of
+from hyperscale.jobs.dependencies import blocked_by, ready
+from hyperscale.jobs.provisioner import (
+    SHARED_NICE,
+    SHARED_PER_WORKER_MAX,
+    Provisioner,
+    is_exclusive,
+)
+from hyperscale.plan import Plan, WorkflowPlan
+from hyperscale.plan.context import Namespace, encode_received, namespace_of, received_by
 from hyperscale.reporting.build import WorkflowOutcome
 from hyperscale.reporting.results import RunStatus
+from hyperscale.runner.events import (
+    ExecutorReported,
+    KillExecutors,
+    PoolReady,
+    PrepareTeardown,
+    PrepareWorkflow,
+    RunEffect,
+    RunEvent,
+    RunInterrupted,
+    ShareSetup,
+    StartExecutors,
+    StopExecutors,
+    WeighExecutors,
+    WorkflowPrepared,
+)
+from hyperscale.runner.executor_table import ExecutorTable
+from hyperscale.runner.local_workflow import LocalWorkflow, RunStop, WorkflowPhase
 from hyperscale.sansio.core import Tick
-from hyperscale.stats.saturation import SaturationWatch
+from hyperscale.stats.holds import hold_warnings
+from hyperscale.stats.shared_cores import sharing_note
 from hyperscale.stats.thresholds import abort_verdict
-from hyperscale.stats.view import LiveMeter, RunView, ViewStatus
-from hyperscale.stats.workflow import WorkflowStats
+from hyperscale.stats.view import RunView
 
 ABORT_CHECK_EVERY_S = 0.5
 
-# --- events ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PoolReady:
-    """The pool has started its executors."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkflowPrepared:
-    """Every slot of the workflow is ready to start, or with `error` none of them is held."""
-
-    workflow: str
-    error: RunError | InputError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutorReported:
-    """An executor sent a message about the slot it holds, or died."""
-
-    executor: int
-    event: ExecutorEvent
-
-
-@dataclass(frozen=True, slots=True)
-class RunInterrupted:
-    """A signal asked the run to end: the first stops it gracefully, the second kills it."""
-
-    by: str
-
-
-RunEvent = PoolReady | WorkflowPrepared | ExecutorReported | RunInterrupted | Tick
-
-# --- effects -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PrepareWorkflow:
-    workflow: str
-    executors: tuple[int, ...]  # in order of slots
-    received: bytes  # context, encoded for executors
-
-
-@dataclass(frozen=True, slots=True)
-class StartExecutors:
-    executors: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StopExecutors:
-    executors: tuple[int, ...]
-    reason: str
-    grace_s: float = GRACE_S
-
-
-@dataclass(frozen=True, slots=True)
-class KillExecutors:
-    executors: tuple[int, ...]
-    reason: str
-
-
-RunEffect = PrepareWorkflow | StartExecutors | StopExecutors | KillExecutors
-
-
-class WorkflowPhase(Enum):
-    WAITING = "waiting"
-    PREPARING = "preparing"
-    RUNNING = "running"
-    ENDED = "ended"
-
-
-RUN_MOVES = {
-    WorkflowPhase.WAITING: {WorkflowPhase.PREPARING, WorkflowPhase.ENDED},
-    WorkflowPhase.PREPARING: {WorkflowPhase.RUNNING, WorkflowPhase.ENDED},
-    WorkflowPhase.RUNNING: {WorkflowPhase.ENDED},
-    WorkflowPhase.ENDED: set[WorkflowPhase](),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _StopCause:
-    status: RunStatus  # of workflows that were running
-    reason: str
-
-
-class _Workflow:
-    """One workflow of the run: its phase, its executors, its statistics."""
-
-    def __init__(self, plan: WorkflowPlan) -> None:
-        self.plan = plan
-        self.stats = WorkflowStats(plan)
-        self.meter = LiveMeter(self.stats)
-        self.saturation = SaturationWatch(plan.name)
-        self.thresholds = thresholds_of(plan)
-        self.phase = WorkflowPhase.WAITING
-        self.status: RunStatus | None = None  # once ended
-        self.error: str | None = None
-        self.cores = 0
-        self.holds: dict[int, int] = {}  # executor -> slot it runs of this workflow
-        self.provided: dict[int, Provided] = {}  # by slot
-        self.faults: list[str] = []  # why slots failed
-        self.stopped_by_slot: str | None = None  # why a slot stopped without being told to
-        self.stop: _StopCause | None = None
-
-    def become(self, phase: WorkflowPhase) -> None:
-        """The only writer of `phase`."""
-        if phase not in RUN_MOVES[self.phase]:
-            raise InvariantError(f"{self.plan.name}: {self.phase.name} -> {phase.name}")
-        self.phase = phase
-
-    def take(self, report: Report) -> None:
-        self.stats.apply(report)
-        self.saturation.observe(report)
-
-    @property
-    def view_status(self) -> ViewStatus:
-        if self.status is not None:
-            return ViewStatus(self.status.value)
-        return ViewStatus.STOPPING if self.stop and self.holds else ViewStatus(self.phase.value)
-
-    @property
-    def outcome(self) -> WorkflowOutcome:
-        if self.status is None:
-            raise InvariantError(f"{self.plan.name} has not ended")
-        warning = self.saturation.final_warning()
-        return WorkflowOutcome(
-            stats=self.stats,
-            status=self.status,
-            cores=self.cores,
-            error=self.error,
-            warnings=(warning,) if warning else (),
-            was_saturated=self.saturation.was_saturated,
-        )
-
 
 class LocalRun:
-    """The state of a run over executors 0 … `cores` - 1. Owns no clock, task or process."""
+    """The state of a run over executors 0 … `cores` - 1, one per core, and up to
+    `shared_max` further ones for workflows that share cores. Owns no clock, task or process."""
 
-    def __init__(self, plan: Plan, *, cores: int, timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        cores: int,
+        timeout_s: float | None = None,
+        shared_max: int = SHARED_PER_WORKER_MAX,
+    ) -> None:
         self.plan = plan
         self._provisioner = Provisioner(cores)
         self._timeout_s = timeout_s
-        self._workflows = {workflow.name: _Workflow(workflow) for workflow in plan.workflows}
-        self._free = list(range(cores))  # kept sorted, so that runs repeat
+        self._workflows = {workflow.name: LocalWorkflow(workflow) for workflow in plan.workflows}
+        self._executors = ExecutorTable(cores=cores, shared_max=shared_max)
         self._namespaces: dict[str, Namespace] = {}
-        self._stop: _StopCause | None = None
+        self._stop: RunStop | None = None
         self._interrupts = 0
-        self._has_started = False
+        self._load_began_s: dict[str, float] = {}  # by workflow: when its slots were started
         self._began_s: float | None = None  # None: the executors are not ready yet
         self._abort_check_s: float | None = None  # None: no running workflow can abort the run
         self.input_error: InputError | None = None  # found before anything ran: there is no result
@@ -219,29 +111,31 @@ class LocalRun:
             return RunStatus.COMPLETED
         return RunStatus.PARTIAL if RunStatus.COMPLETED in statuses else RunStatus.FAILED
 
-    def outcomes(self) -> list[WorkflowOutcome]:
-        return [workflow.outcome for workflow in self._workflows.values()]
+    def outcomes(self, *, since_s: float = 0.0) -> list[WorkflowOutcome]:
+        """Return how each workflow ended; `since_s` is the time at which the run began."""
+        began_s = {name: at_s - since_s for name, at_s in self._load_began_s.items()}
+        return [w.outcome(began_s=began_s.get(name)) for name, w in self._workflows.items()]
 
     def view(self, *, now_s: float) -> RunView:
         workflows = self._workflows.values()
-        saturation = {w.plan.name: w.saturation.live_warning() for w in workflows}
+        saturation: dict[str, str | None] = {}
+        for workflow in workflows:
+            saturation |= hold_warnings(workflow.stats)
+            saturation[workflow.plan.name] = workflow.saturation.live_warning()
+        note = sharing_note({name: w.shared_cores for name, w in self._workflows.items()})
         return RunView(
             file=self.plan.file,
             elapsed_s=0.0 if self._began_s is None else now_s - self._began_s,
-            workflows=tuple(
-                workflow.meter.view(
-                    now_s=now_s,
-                    status=workflow.view_status,
-                    cores=workflow.cores,
-                    error=workflow.error or (workflow.faults[0] if workflow.faults else None),
-                    is_final=workflow.phase is WorkflowPhase.ENDED,
-                )
-                for workflow in workflows
-            ),
+            workflows=tuple(workflow.view(now_s=now_s) for workflow in workflows),
             saturated=any(workflow.saturation.is_saturated for workflow in workflows),
-            warnings=self.plan.warnings,
+            warnings=(*self.plan.warnings, *filter(None, (note,))),
             saturation={name: text for name, text in saturation.items() if text},
         )
+
+    def nice_of(self, name: str) -> int | None:
+        """Return the CPU weight of a workflow's executors; None: that of every executor."""
+        workflow = self._workflows[name]
+        return SHARED_NICE[workflow.plan.priority] if workflow.shared_cores else None
 
     def workflow_of(self, executor: int) -> str | None:
         """Return the workflow that an executor holds a slot of."""
@@ -265,35 +159,75 @@ class LocalRun:
                 return self._on_tick(now_s)
 
     def _grant(self) -> list[RunEffect]:
-        """Give free cores to workflows that are ready; cancel those that never can be."""
-        effects: list[RunEffect] = []
+        """Give executors to workflows that are ready; cancel those that never can be."""
         self._cancel_blocked()
         if self._stop is not None:
-            return effects
+            return []
         workflows = self._workflows.items()
         completed = [name for name, w in workflows if w.status is RunStatus.COMPLETED]
         begun = [name for name, w in workflows if w.phase is not WorkflowPhase.WAITING]
         waiting = ready(self.plan.workflows, completed, begun)
-        busy = self._provisioner.pool - len(self._free)
-        for grant in self._provisioner.grant(waiting, busy=busy):
-            workflow = self._workflows[grant.name]
+        received = {}
+        for plan in waiting:
             try:
-                received = received_by(workflow.plan, self.plan.workflows, self._namespaces)
+                context = received_by(plan, self.plan.workflows, self._namespaces)
             except RunError as error:
-                self._end(workflow, RunStatus.FAILED, str(error))
+                self._end(self._workflows[plan.name], RunStatus.FAILED, str(error))
                 return self._grant()
-            executors, self._free = self._free[: grant.threads], self._free[grant.threads :]
-            workflow.cores = grant.threads
-            workflow.holds = {executor: slot for slot, executor in enumerate(executors)}
+            received[plan.name] = encode_received(context)
+        given = self._give_executors(waiting)
+        weighed = self._note_sharing()
+        effects: list[RunEffect] = [
+            WeighExecutors(tuple(w.holds), SHARED_NICE[w.plan.priority])
+            for w in weighed
+            if w not in given
+        ]
+        for workflow in given:
             workflow.become(WorkflowPhase.PREPARING)
-            effects.append(PrepareWorkflow(grant.name, tuple(executors), encode_received(received)))
+            name, executors = workflow.plan.name, tuple(workflow.holds)
+            effects.append(PrepareWorkflow(name, executors, received[name]))
         return effects
 
+    def _give_executors(self, waiting: Sequence[WorkflowPlan]) -> list[LocalWorkflow]:
+        """Deal the free cores; each workflow left without one gets an executor beside the others,
+        unless it or one of them is exclusive."""
+        active = self._active()
+        if any(is_exclusive(workflow.plan) for workflow in active):
+            return []
+        given = []
+        for grant in self._provisioner.grant(waiting, busy=self._executors.busy):
+            workflow = self._workflows[grant.name]
+            workflow.take_executors(self._executors.take_cores(grant.threads))
+            given.append(workflow)
+        if any(is_exclusive(workflow.plan) for workflow in given):
+            return given
+        for plan in waiting:
+            workflow = self._workflows[plan.name]
+            if not workflow.holds and not is_exclusive(plan):
+                workflow.take_executors(self._executors.take_shared())
+                if workflow.holds:
+                    given.append(workflow)
+        return given
+
+    def _note_sharing(self) -> list[LocalWorkflow]:
+        """Note which workflows share cores now; return those that did not before."""
+        active = self._active()
+        if not self._executors.is_sharing:
+            return []
+        begin = [workflow for workflow in active if not workflow.shared_cores]
+        for workflow in active:
+            workflow.shared_cores = max(workflow.shared_cores, self._executors.busy)
+        return begin
+
     def _on_prepared(
-        self, workflow: _Workflow, error: RunError | InputError | None, now_s: float
+        self, workflow: LocalWorkflow, error: RunError | InputError | None, now_s: float
     ) -> list[RunEffect]:
         if workflow.phase is WorkflowPhase.ENDED:
             return []  # it was stopped, or all its executors died, before this event
+        if workflow.phase is WorkflowPhase.TEARING_DOWN:
+            if error is None:
+                return [StartExecutors(tuple(workflow.holds))]
+            return self._torn_down(workflow, f"teardown could not run: {error}")
         if error is not None:
             return self._on_prepare_failed(workflow, error)
         workflow.become(WorkflowPhase.RUNNING)
@@ -301,84 +235,115 @@ class LocalRun:
             # The stop came during preparation; slots whose assignment was still on its way to
             # an executor have not received it. No slot starts.
             return [StopExecutors(tuple(workflow.holds), workflow.stop.reason)]
-        self._has_started = True
+        self._load_began_s[workflow.plan.name] = now_s
         can_abort = any(threshold.abort_on_fail for threshold in workflow.thresholds)
         if can_abort and self._abort_check_s is None:
             self._abort_check_s = now_s + ABORT_CHECK_EVERY_S
         return [StartExecutors(tuple(workflow.holds))]
 
     def _on_prepare_failed(
-        self, workflow: _Workflow, error: RunError | InputError
+        self, workflow: LocalWorkflow, error: RunError | InputError
     ) -> list[RunEffect]:
-        self._release(workflow, workflow.holds)
+        executor, *others = workflow.holds
+        self._release(workflow, others)
+        has_run = bool(self._load_began_s or workflow.setup.context)
         if workflow.stop is not None:
-            self._end(workflow, workflow.stop.status, workflow.stop.reason)
-            return self._grant()
+            return self._finish(workflow, executor, workflow.stop.status, workflow.stop.reason)
+        if not isinstance(error, InputError) or has_run:
+            return self._finish(workflow, executor, RunStatus.FAILED, str(error))
+        self._release(workflow, [executor])
         self._end(workflow, RunStatus.FAILED, str(error))
-        if isinstance(error, InputError) and not self._has_started:
-            self.input_error = error
-            return self._stop_all(_StopCause(RunStatus.CANCELLED, "nothing ran: bad input"), 0.0)
-        return self._grant()
+        self.input_error = error
+        return self._stop_all(RunStop(RunStatus.CANCELLED, "nothing ran: bad input"), 0.0)
 
     def _on_executor(self, executor: int, event: ExecutorEvent) -> list[RunEffect]:
         workflow = self._holder(executor)
         if workflow is None:
             return []  # the executor holds no slot
+        if workflow.phase is WorkflowPhase.TEARING_DOWN:
+            return self._on_teardown(workflow, event)
+        return self._on_slot(workflow, executor, event)
+
+    def _on_slot(
+        self, workflow: LocalWorkflow, executor: int, event: ExecutorEvent
+    ) -> list[RunEffect]:
         slot = workflow.holds[executor]
         match event:
             case SlotReport(report=report):
                 workflow.take(report)
                 return []
-            case SlotFinished(status=status, reason=error, report=report, provided=provided):
-                workflow.take(report)
-                workflow.provided[slot] = decode_provided(provided)
-                if status is PartStatus.FAILED:
-                    workflow.faults.append(error or "it failed without saying why")
-                elif status is PartStatus.STOPPED and workflow.stop is None:
-                    workflow.stopped_by_slot = error or "stopped"
+            case SlotSetUp(context=context):
+                is_last = workflow.note_set_up(executor, context)
+                return [ShareSetup(tuple(workflow.holds), workflow.setup.context)] * is_last
+            case SlotFinished():
+                workflow.note_end(slot, event)
             case ExecutorDied(reason=reason):
                 if self._interrupts < 2:  # else the second interrupt has killed it
                     number = f" {slot + 1} of {workflow.cores}" if workflow.cores > 1 else ""
                     workflow.faults.append(f"executor{number} failed: {reason}")
             case _:
                 return []
-        self._release(workflow, [executor])
-        if workflow.holds:
+        if len(workflow.holds) > 1:
+            self._release(workflow, [executor])
             return []
-        self._conclude(workflow)
-        return self._grant()
+        return self._finish(workflow, executor, *self._conclusion(workflow))
 
-    def _conclude(self, workflow: _Workflow) -> None:
-        """End a workflow whose slots have all ended, with the status that follows from them."""
-        stop = workflow.stop
-        if workflow.faults:
-            self._end(workflow, RunStatus.FAILED, "; ".join(dict.fromkeys(workflow.faults)))
-        elif stop is not None:
-            self._end(workflow, stop.status, stop.reason)
-        elif workflow.stopped_by_slot is not None:
-            self._end(workflow, RunStatus.CANCELLED, workflow.stopped_by_slot)
-        else:
+    def _conclusion(self, workflow: LocalWorkflow) -> tuple[RunStatus, str | None]:
+        status, error = workflow.conclusion()
+        if status is RunStatus.COMPLETED:
+            plan, provided = workflow.plan, workflow.provided.values()
             try:
-                provided = workflow.provided.values()
-                self._namespaces[workflow.plan.name] = namespace_of(workflow.plan, provided)
-            except RunError as error:
-                self._end(workflow, RunStatus.FAILED, str(error))
-            else:
-                self._end(workflow, RunStatus.COMPLETED, None)
+                self._namespaces[plan.name] = namespace_of(plan, provided)
+            except RunError as problem:
+                return RunStatus.FAILED, str(problem)
+        return status, error
+
+    # --- setup and teardown of a workflow ---------------------------------------------------
+
+    def _finish(
+        self, workflow: LocalWorkflow, executor: int, status: RunStatus, error: str | None
+    ) -> list[RunEffect]:
+        """End a workflow whose slots have ended; before that, tear down what was set up, on the
+        last of its executors."""
+        setup = workflow.setup
+        if not setup.context or not workflow.plan.is_torn_down_once or self._interrupts > 1:
+            self._release(workflow, [executor])
+            self._end(workflow, status, error)
+            return self._grant()
+        setup.end = status, error
+        workflow.become(WorkflowPhase.TEARING_DOWN)
+        return [PrepareTeardown(workflow.plan.name, executor, workflow.cores, setup.context)]
+
+    def _on_teardown(self, workflow: LocalWorkflow, event: ExecutorEvent) -> list[RunEffect]:
+        match event:
+            case SlotReport(report=report):
+                workflow.take(report)
+            case SlotFinished(report=report):
+                workflow.take(report)
+                return self._torn_down(workflow)
+            case ExecutorDied(reason=reason):
+                return self._torn_down(workflow, f"teardown did not end: {reason}")
+        return []
+
+    def _torn_down(self, workflow: LocalWorkflow, problem: str | None = None) -> list[RunEffect]:
+        workflow.setup.problem = problem and f"{workflow.plan.name}: {problem}"
+        self._release(workflow, workflow.holds)
+        self._end(workflow, *workflow.setup.conclusion(problem))
+        return self._grant()
 
     def _on_interrupt(self, by: str) -> list[RunEffect]:
         self._interrupts += 1
         self.interrupted_by = self.interrupted_by or by
         if self._interrupts == 1:
-            return self._stop_all(_StopCause(RunStatus.CANCELLED, f"interrupted by {by}"))
-        held = self._held()
+            return self._stop_all(RunStop(RunStatus.CANCELLED, f"interrupted by {by}"))
+        held = self._held(*WorkflowPhase)
         return [KillExecutors(held, f"interrupted twice by {by}")] if held else []
 
     def _on_tick(self, now_s: float) -> list[RunEffect]:
         timeout_at_s = self._timeout_at_s()
         if timeout_at_s is not None and now_s >= timeout_at_s:
             reason = f"the run's timeout of {format_duration(self._timeout_s or 0)} was over"
-            return self._stop_all(_StopCause(RunStatus.TIMEOUT, reason))
+            return self._stop_all(RunStop(RunStatus.TIMEOUT, reason))
         if self._abort_check_s is not None and now_s >= self._abort_check_s:
             self._abort_check_s = None if self._stop else now_s + ABORT_CHECK_EVERY_S
             return [] if self._stop else self._abort_on_threshold()
@@ -392,12 +357,12 @@ class LocalRun:
             if verdict is not None:
                 name, what = workflow.plan.name, verdict.describe()
                 self.aborted_by = name
-                workflow.stop = _StopCause(RunStatus.FAILED, f"stopped by its threshold {what}")
+                workflow.stop = RunStop(RunStatus.FAILED, f"stopped by its threshold {what}")
                 others = f"stopped by the threshold of {name}: {what}"
-                return self._stop_all(_StopCause(RunStatus.CANCELLED, others))
+                return self._stop_all(RunStop(RunStatus.CANCELLED, others))
         return []
 
-    def _stop_all(self, cause: _StopCause, grace_s: float = GRACE_S) -> list[RunEffect]:
+    def _stop_all(self, cause: RunStop, grace_s: float = GRACE_S) -> list[RunEffect]:
         """End the run early: start nothing new and stop everything that runs."""
         self._stop = self._stop or cause
         for workflow in self._workflows.values():
@@ -405,7 +370,8 @@ class LocalRun:
                 self._end(workflow, RunStatus.CANCELLED, f"never started: {cause.reason}")
             elif workflow.phase is not WorkflowPhase.ENDED:
                 workflow.stop = workflow.stop or cause
-        held = self._held()
+        # What was set up is torn down also when the run ends early.
+        held = self._held(WorkflowPhase.PREPARING, WorkflowPhase.RUNNING)
         return [StopExecutors(held, cause.reason, grace_s)] if held else []
 
     # --- state -----------------------------------------------------------------------
@@ -421,19 +387,23 @@ class LocalRun:
             if workflow.phase is WorkflowPhase.WAITING:
                 self._end(workflow, RunStatus.CANCELLED, f"dependency failed: {cause}")
 
-    def _end(self, workflow: _Workflow, status: RunStatus, error: str | None) -> None:
+    def _end(self, workflow: LocalWorkflow, status: RunStatus, error: str | None) -> None:
         """The only writer of a workflow's status."""
         workflow.become(WorkflowPhase.ENDED)
         workflow.status, workflow.error = status, error
 
-    def _release(self, workflow: _Workflow, executors: Iterable[int]) -> None:
+    def _active(self) -> list[LocalWorkflow]:
+        return [workflow for workflow in self._workflows.values() if workflow.holds]
+
+    def _release(self, workflow: LocalWorkflow, executors: Iterable[int]) -> None:
         for executor in list(executors):
             del workflow.holds[executor]
-            self._free.append(executor)
-        self._free.sort()
+            self._executors.release(executor)
 
-    def _holder(self, executor: int) -> _Workflow | None:
+    def _holder(self, executor: int) -> LocalWorkflow | None:
         return next((w for w in self._workflows.values() if executor in w.holds), None)
 
-    def _held(self) -> tuple[int, ...]:
-        return tuple(sorted(executor for w in self._workflows.values() for executor in w.holds))
+    def _held(self, *phases: WorkflowPhase) -> tuple[int, ...]:
+        """Return the executors of workflows in these phases."""
+        workflows = [w for w in self._workflows.values() if w.phase in phases]
+        return tuple(sorted(executor for w in workflows for executor in w.holds))

@@ -6,21 +6,38 @@ code that can be found without running it is found here, before any process star
 
 import ast
 import asyncio
+import contextlib
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
+from msgspec.structs import replace
+
 from hyperscale.errors import InputError
-from hyperscale.execution.bundle import Bundle, bundle_classes, bundle_file
-from hyperscale.execution.imports import read_source
+from hyperscale.execution.bundle import (
+    Bundle,
+    bundle_classes,
+    bundle_file,
+    bundled_modules,
+    imported_anew,
+)
+from hyperscale.execution.imports import read_source, scan
 from hyperscale.graph import Overrides, Workflow, build_plan, collect, load_module
-from hyperscale.graph.loading import module_name
-from hyperscale.plan import Plan
+from hyperscale.graph.loading import find, module_name
+from hyperscale.plan import ParameterPlan, Plan
 from hyperscale.reporting.reporter import Sink, as_reporters
+from hyperscale.testing.parameters import (
+    GivenParameters,
+    Mask,
+    ParameterScope,
+    declared_in,
+    is_declared_anywhere,
+    resolving,
+)
 
 READING = threading.RLock()
 """Held while user code is read: tests may be loaded in many threads at once.
@@ -46,39 +63,125 @@ class LoadedTest:
     plan: Plan
     code: Mapping[str, WorkflowCode]  # by workflow
     reporters: tuple[Sink, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict)  # values of secret parameters
 
 
-def load_test_file(file: str | Path, overrides: Overrides | None = None) -> LoadedTest:
-    """Load a test file."""
-    with READING:
+def load_test_file(
+    file: str | Path,
+    overrides: Overrides | None = None,
+    parameters: GivenParameters | None = None,
+) -> LoadedTest:
+    """Load a test file with the values that were given to its parameters."""
+    scope = ParameterScope(parameters)
+    with READING, _reimporting(Path(file)), resolving(scope):
         before = set(sys.modules)
         module = load_module(file)
+        scope.refuse_unknown(str(file))
         classes = collect(module)
-        plan = build_plan(str(file), classes, overrides)
+        plan = plan_with_values(build_plan(str(file), classes, overrides), scope)
         loaded = sorted(set(sys.modules) - before - {module.__name__})
         # As Python does for a script behind a symbolic link: its directory is the real one.
         path = Path(file).resolve()
         bundle = bundle_file(path, loaded=loaded, files=_files(plan))
     code = WorkflowCode(bundle, str(path))
     reporters = as_reporters(getattr(module, "reporters", None), where=f"{file}: reporters")
-    return LoadedTest(plan, {workflow.name: code for workflow in plan.workflows}, reporters)
+    code_by_workflow = {workflow.name: code for workflow in plan.workflows}
+    return LoadedTest(plan, code_by_workflow, reporters, scope.secrets)
 
 
-def load_test_classes(classes: Sequence[type[Workflow]], plan: Plan) -> LoadedTest:
+@contextlib.contextmanager
+def _reimporting(file: Path) -> Iterator[None]:
+    """Have the local modules of a test imported again, if modules of this process have parameters:
+    they were given the values of another test."""
+    kept = {}
+    if is_declared_anywhere() and file.is_file():
+        _, sources = scan(file.resolve())
+        names = [source.module for source in sources]
+        kept = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    try:
+        yield
+    finally:
+        sys.modules.update(kept)
+
+
+def plan_with_values(plan: Plan, scope: ParameterScope) -> Plan:
+    """Return the plan with the values of its parameters, and without the text of any secret."""
+    mask = Mask(scope.secrets.values())
+    shown = sorted(scope.shown.items())
+    return replace(
+        plan,
+        workflows=tuple(
+            replace(
+                workflow,
+                tags=tuple(map(mask.text, workflow.tags)),
+                hosts=tuple(host for host in workflow.hosts if mask.text(host) == host),
+            )
+            for workflow in plan.workflows
+        ),
+        warnings=tuple(map(mask.text, (*plan.warnings, *scope.unused()))),
+        parameters=tuple(
+            ParameterPlan(name=name, value=value, is_secret=name in scope.secrets)
+            for name, value in shown
+        ),
+    )
+
+
+def load_test_classes(
+    classes: Sequence[type[Workflow]], plan: Plan, secrets: Mapping[str, str]
+) -> LoadedTest:
     """Load workflow classes that are already imported, each with its own module."""
+    code: dict[str, WorkflowCode] = {}
+    for members in _by_module(classes):
+        with READING:
+            one = _code_of(members, _files(plan))
+        code.update({cls.__name__: one for cls in members})
+    return LoadedTest(plan, code, secrets=secrets)
+
+
+def _by_module(classes: Sequence[type[Workflow]]) -> list[list[type[Workflow]]]:
     by_module: dict[str, list[type[Workflow]]] = {}
     for cls in classes:
         key = cls.__module__ if _is_importable(cls) else f"{cls.__module__} by value"
         by_module.setdefault(key, []).append(cls)
-    code: dict[str, WorkflowCode] = {}
-    for members in by_module.values():
-        with READING:
-            one = _code_of(members, plan)
-        code.update({cls.__name__: one for cls in members})
-    return LoadedTest(plan, code)
+    return list(by_module.values())
 
 
-def _code_of(classes: Sequence[type[Workflow]], plan: Plan) -> WorkflowCode:
+@contextlib.contextmanager
+def classes_with_values(
+    classes: Sequence[type[Workflow]], values: Mapping[str, object], scope: ParameterScope
+) -> Iterator[dict[type[Workflow], type[Workflow]]]:
+    """Yield each class as it is with the values of its parameters.
+
+    Parameters got their defaults when the class was imported; if values are given, its modules
+    are imported again, as executors do.
+    """
+    found = {cls: cls for cls in classes}
+    with contextlib.ExitStack() as stack:
+        for members in _by_module(classes) if values or is_declared_anywhere() else ():
+            module = members[0].__module__
+            if not _is_importable(members[0]):
+                names = ", ".join(cls.__name__ for cls in members)
+                for parameter in declared_in([module]):
+                    if parameter.name in values:
+                        raise InputError(
+                            f"{names}: without a file of its own, so its parameter "
+                            f"{parameter.name!r} has its value already",
+                            hint="define the class at the top of a file, or assign the value",
+                        )
+                    scope.resolve(parameter)
+                continue
+            code = _code_of(members, {})
+            if values:
+                anew = stack.enter_context(imported_anew(code.bundle, code.file))
+                found.update({cls: find(anew, cls.__name__) for cls in members})
+            else:
+                for parameter in declared_in([module, *bundled_modules(code.bundle)]):
+                    scope.resolve(parameter)
+        scope.refuse_unknown(", ".join(cls.__name__ for cls in classes))
+        yield found
+
+
+def _code_of(classes: Sequence[type[Workflow]], files: Mapping[str, str]) -> WorkflowCode:
     first = classes[0]
     module = sys.modules.get(first.__module__)
     if module is None or not _is_importable(first):
@@ -92,7 +195,7 @@ def _code_of(classes: Sequence[type[Workflow]], plan: Plan) -> WorkflowCode:
         _refuse_unguarded(file)
     elif name == module_name(file):
         name = None
-    return WorkflowCode(bundle_file(file, module=name, files=_files(plan)), str(file))
+    return WorkflowCode(bundle_file(file, module=name, files=files), str(file))
 
 
 def _refuse_unguarded(script: Path) -> None:

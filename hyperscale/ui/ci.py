@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, TextIO
 
 from hyperscale.config import format_duration
+from hyperscale.stats.shared_cores import cores_text
 from hyperscale.stats.view import RunView, ViewStatus, WorkflowView
 from hyperscale.ui.api import Mode
-from hyperscale.ui.panel import by_count, is_active, is_ended, latency_now
+from hyperscale.ui.panel import by_count, counted, is_active, is_ended, latency_now
 from hyperscale.ui.stream import write_through
 from hyperscale.ui.text import (
     cell_width,
@@ -89,36 +90,40 @@ class RunLog:
             yield self._progress_line(workflow)
 
     def _start_line(self, workflow: WorkflowView) -> str:
-        cores = f"{workflow.cores} core{'s' if workflow.cores != 1 else ''}"
+        cores = cores_text(workflow.cores, workflow.shared_cores)
         duration = format_duration(workflow.duration_s)
         # Before its first report a workflow has no virtual users yet.
         vus = f" with {format_count(workflow.vus)} vus" if workflow.vus else ""
         return f"started{vus} on {cores} for up to {duration}"
 
     def _progress_line(self, workflow: WorkflowView) -> str:
+        load = workflow.load
         facts = [
             f"{workflow.progress:4.0%}",
-            f"{format_rate(workflow.rate_now)}/s now",
-            f"{format_rate(workflow.rate_total)}/s mean",
-            f"{format_count(workflow.total)} done",
+            f"{format_rate(load.rate_now)}/s now",
+            f"{format_rate(load.rate_total)}/s mean",
+            *counted(workflow),
             f"{format_count(workflow.failed)} failed",
         ]
         latency = latency_now(workflow)
         if latency is not None:
             facts += [f"p50 {format_ms(latency[0])}", f"p99 {format_ms(latency[1])}"]
+        if workflow.is_loop_held:
+            facts.append("loop held: latencies suspect")
         facts.append(f"{format_count(workflow.vus)} vus")
         facts += [f"{name}={n}" for name, n in by_count(workflow.errors)[:_ERRORS_SHOWN]]
         return "  ".join(facts)
 
     def _end_line(self, workflow: WorkflowView) -> str:
-        if not workflow.total and not workflow.elapsed_s:
-            return f"{workflow.status}: {workflow.error or 'nothing ran'}"
+        if not workflow.elapsed_s and not workflow.load.count:
+            return f"{workflow.standing}: {workflow.error or 'nothing ran'}"
         line = (
-            f"{workflow.status}: {format_count(workflow.total)} done, "
+            f"{workflow.standing}: {', '.join(counted(workflow))}, "
             f"{format_count(workflow.failed)} failed, {format_count(workflow.cut)} cut, "
-            f"{format_rate(workflow.rate_total)}/s mean in {format_duration(workflow.elapsed_s)}"
+            f"{format_rate(workflow.load.rate_total)}/s mean in "
+            f"{format_duration(workflow.elapsed_s)}"
         )
-        return f"{line}: {workflow.error}" if workflow.error else line
+        return "; ".join(filter(None, (line, workflow.error, *workflow.faults)))
 
 
 def _awaited(view: RunView) -> str:

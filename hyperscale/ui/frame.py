@@ -7,9 +7,10 @@ tested without a terminal.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hyperscale.stats.standing import Standing
 from hyperscale.stats.view import RunView, ViewStatus, WorkflowView
-from hyperscale.ui.line import StyledLine
-from hyperscale.ui.panel import compact, is_active, is_ended, panel, rows_wanted
+from hyperscale.ui.line import StyledLine, Viewport
+from hyperscale.ui.panel import compact, is_active, is_ended, more_line, panel, rows_wanted
 from hyperscale.ui.text import cell_width, clip, format_clock, wrap_words
 from hyperscale.ui.theme import Theme
 
@@ -27,25 +28,36 @@ class Pane:
     output_total: int = 0  # lines printed so far
     shows_output: bool = False
     selected: str | None = None  # the workflow that gets all rows
+    scroll: int = 0  # rows that a list which does not fit is scrolled by
     is_stopping: bool = False
     only_watches: bool = False  # `q` ends the view, not what is shown
 
 
+@dataclass(frozen=True, slots=True)
+class LiveFrame:
+    """At most as many lines as the window has rows, none wider than the window."""
+
+    lines: list[str]
+    scroll_max: int = 0  # 0: everything fits
+    page: int = 1
+
+
 def render(
     view: RunView, width: int, height: int, theme: Theme, pane: Pane | None = None
-) -> list[str]:
-    """Return at most `height` lines of at most `width` cells."""
+) -> LiveFrame:
     pane = pane or Pane()
+    viewport = Viewport(pane.scroll)
     head = [_header(view, width, theme), *_banner(view, width, height // 5, theme)]
-    foot = [_footer(view, width, theme, pane)] if height >= 8 else []
+    foot_rows = 1 if height >= 8 else 0
     if height >= 16:
         head += [*_usage(view, width, theme), StyledLine(theme)]
     output = _output(pane, width, height, theme) if pane.shows_output else []
-    body_rows = max(0, height - len(head) - len(foot) - len(output))
-    body = _body(view.workflows, width, body_rows, theme, pane.selected)
+    body_rows = max(0, height - len(head) - foot_rows - len(output))
+    body = _body(view.workflows, width, body_rows, theme, selected=pane.selected, viewport=viewport)
     body += [StyledLine(theme)] * (body_rows - len(body))
-    lines = [*head, *body, *output, *foot]
-    return [line.render(width) for line in lines[: max(0, height)]]
+    foot = [_footer(view, width, theme, pane, viewport)] * foot_rows
+    lines = [*head, *body, *output, *foot][: max(0, height)]
+    return LiveFrame([line.render(width) for line in lines], viewport.offset_max, viewport.page)
 
 
 def preparing(width: int, theme: Theme) -> list[str]:
@@ -70,13 +82,14 @@ def _header(view: RunView, width: int, theme: Theme) -> StyledLine:
 def _banner(view: RunView, width: int, rows: int, theme: Theme) -> list[StyledLine]:
     """Return the highlighted warnings, at most two lines each."""
     warnings = view.all_warnings or ((_SATURATED,) if view.saturated else ())
+    symbol, _ = theme.sign(Standing.SUSPECT)
     lines: list[StyledLine] = []
     for warning in warnings:
         parts = wrap_words(theme.clean(warning), max(10, width - 4))
         if len(parts) > 2:
             parts = [parts[0], parts[1] + theme.glyphs.ellipsis]
         for index, part in enumerate(parts):
-            mark = theme.glyphs.warning if not index else " "
+            mark = symbol if not index else " "
             text = clip(f" {mark} {part}", width, ellipsis=theme.glyphs.ellipsis)
             lines.append(StyledLine(theme, text + " " * (width - cell_width(text)), "banner"))
     return lines[: max(1, rows)]
@@ -104,14 +117,28 @@ def _usage(view: RunView, width: int, theme: Theme) -> list[StyledLine]:
 
 
 def _body(
-    workflows: Sequence[WorkflowView], width: int, rows: int, theme: Theme, selected: str | None
+    workflows: Sequence[WorkflowView],
+    width: int,
+    rows: int,
+    theme: Theme,
+    *,
+    selected: str | None,
+    viewport: Viewport,
 ) -> list[StyledLine]:
     if rows <= 0 or not workflows:
         return []
     longest = max(cell_width(theme.clean(workflow.name)) for workflow in workflows)
     name_width = max(4, min(longest, _NAME_WIDTH_MAX, width // 3))
+    if selected not in {workflow.name for workflow in workflows}:
+        selected = None
+    if selected is None and len(workflows) > rows > 1:
+        # Not even a line each: the list can be scrolled, what needs attention comes first.
+        shown = viewport.window(len(workflows), rows - 1)
+        ordered = sorted(workflows, key=lambda each: _urgency(each, None))
+        lines = [compact(each, width, theme, name_width=name_width) for each in ordered[shown]]
+        return [*lines, more_line(theme, len(workflows), shown, "workflows")]
     given = allot(workflows, rows, selected)
-    lines: list[StyledLine] = []
+    lines = []
     hidden = 0
     for workflow, share in zip(workflows, given, strict=True):
         if not share:
@@ -120,7 +147,15 @@ def _body(
             lines.append(compact(workflow, width, theme, name_width=name_width))
         else:
             # The last row of a share is the gap to the next panel.
-            lines += panel(workflow, width, share - 1, theme, name_width=name_width)
+            is_scrolled = selected in (None, workflow.name)
+            lines += panel(
+                workflow,
+                width,
+                share - 1,
+                theme,
+                name_width=name_width,
+                viewport=viewport if is_scrolled else None,
+            )
             lines.append(StyledLine(theme))
     if hidden:
         lines.append(StyledLine(theme, f"{theme.glyphs.ellipsis} {hidden} more workflows", "dim"))
@@ -135,13 +170,18 @@ def allot(workflows: Sequence[WorkflowView], rows: int, selected: str | None) ->
     """
     given = [0] * len(workflows)
     order = sorted(range(len(workflows)), key=lambda i: _urgency(workflows[i], selected))
-    # One row is kept to say how many are hidden.
-    for index in order[: rows if rows >= len(workflows) else max(1, rows - 1)]:
+    # One row is kept to say how many are hidden. A selected workflow needs most rows for itself.
+    lines = rows // 3 if selected is not None else rows - 1
+    for index in order[: rows if rows >= len(workflows) else max(1, lines)]:
         given[index] = 1
     left = rows - sum(given) - (1 if 0 in given else 0)
     eager = [i for i in order if given[i] and is_active(workflows[i])]
     for index, workflow in enumerate(workflows):
-        if workflow.name == selected and given[index] and (is_active(workflow) or workflow.total):
+        if (
+            workflow.name == selected
+            and given[index]
+            and (is_active(workflow) or workflow.load.count)
+        ):
             eager = [index]
     wanted = {i: rows_wanted(workflows[i]) + 1 for i in eager}
     while left > 0 and eager:
@@ -159,11 +199,13 @@ def allot(workflows: Sequence[WorkflowView], rows: int, selected: str | None) ->
 def _urgency(workflow: WorkflowView, selected: str | None) -> int:
     if workflow.name == selected:
         return 0
-    if is_active(workflow):
+    if workflow.standing is Standing.FAILING:
         return 1
-    if workflow.status in (ViewStatus.FAILED, ViewStatus.TIMEOUT, ViewStatus.PARTIAL):
+    if is_active(workflow):
         return 2
-    return 3 if is_ended(workflow) else 4
+    if workflow.standing in (Standing.FAILED, Standing.TIMEOUT, Standing.PARTIAL):
+        return 3
+    return 4 if is_ended(workflow) else 5
 
 
 def _output(pane: Pane, width: int, height: int, theme: Theme) -> list[StyledLine]:
@@ -179,7 +221,7 @@ def _output(pane: Pane, width: int, height: int, theme: Theme) -> list[StyledLin
     return lines + [StyledLine(theme)] * (rows + 1 - len(lines))
 
 
-def _footer(view: RunView, width: int, theme: Theme, pane: Pane) -> StyledLine:
+def _footer(view: RunView, width: int, theme: Theme, pane: Pane, viewport: Viewport) -> StyledLine:
     if pane.is_stopping and pane.only_watches:
         return StyledLine(theme, "leaving: the job goes on", "warn")
     if pane.is_stopping or any(w.status is ViewStatus.STOPPING for w in view.workflows):
@@ -187,8 +229,16 @@ def _footer(view: RunView, width: int, theme: Theme, pane: Pane) -> StyledLine:
     line = StyledLine(theme)
     output = "hide output" if pane.shows_output else "output"
     stop = "leave" if pane.only_watches else "stop"
-    for key, meaning in (("q", stop), ("o", output), ("tab", "next workflow"), ("esc", "all")):
-        if line.width + len(key) + len(meaning) + 4 > width:
+    keys = [("q", stop)]
+    if viewport.offset_max:
+        keys += [("↑↓" if theme.unicode else "j/k", "scroll"), ("pgup pgdn", "page")]
+    if len(view.workflows) > 1:
+        keys.append(("tab", "next workflow"))
+    keys.append(("o", output))
+    if pane.selected is not None:
+        keys.append(("esc", "all"))
+    for key, meaning in keys:
+        if line.width + len(key) + len(meaning) + 1 > width:
             break
         line.add(f"{key} ", "key").add(f"{meaning}   ", "dim")
     return line

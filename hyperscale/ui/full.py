@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
 from hyperscale.ui.api import Mode
-from hyperscale.ui.frame import Pane, preparing, render
+from hyperscale.ui.frame import LiveFrame, Pane, preparing, render
 from hyperscale.ui.stream import write_through
 from hyperscale.ui.terminal import Terminal
 from hyperscale.ui.text import clean_lines
@@ -95,7 +95,7 @@ class _OutputTail:
             return tuple(self._lines) if with_lines else (), self._total
 
 
-class _Controls:
+class Controls:
     """What the user has chosen with keys."""
 
     def __init__(self, on_stop: Callable[[], None]) -> None:
@@ -103,6 +103,8 @@ class _Controls:
         self.shows_output = False
         self.selected: str | None = None  # name of a workflow
         self.is_stopping = False
+        self.scroll = 0  # rows
+        self.frame = LiveFrame([])  # the last one drawn: how far it can be scrolled
 
     def press(self, key: str, workflows: Sequence[str]) -> None:
         match key:
@@ -111,17 +113,32 @@ class _Controls:
                 self._on_stop()
             case "o" | "O":
                 self.shows_output = not self.shows_output
-            case "\t" | "down" | "right" | "j":
+            case "\t" | "right":
                 self._select(+1, workflows)
-            case "back-tab" | "up" | "left" | "k":
+            case "back-tab" | "left":
                 self._select(-1, workflows)
             case "escape":
-                self.selected = None
+                self.selected, self.scroll = None, 0
+            case "down" | "j":
+                self._scroll_to(self.scroll + 1)
+            case "up" | "k":
+                self._scroll_to(self.scroll - 1)
+            case "page-down" | " ":
+                self._scroll_to(self.scroll + self.frame.page)
+            case "page-up" | "b":
+                self._scroll_to(self.scroll - self.frame.page)
+            case "home" | "g":
+                self._scroll_to(0)
+            case "end" | "G":
+                self._scroll_to(self.frame.scroll_max)
+
+    def _scroll_to(self, row: int) -> None:
+        self.scroll = max(0, min(row, self.frame.scroll_max))
 
     def _select(self, step: int, workflows: Sequence[str]) -> None:
         names = [None, *workflows]
         at = names.index(self.selected) if self.selected in names else 0
-        self.selected = names[(at + step) % len(names)]
+        self.selected, self.scroll = names[(at + step) % len(names)], 0
 
 
 class FullUi:
@@ -151,7 +168,7 @@ class FullUi:
         self._output = _OutputTail()
         # Used by the thread only.
         self._screen = Screen()
-        self._controls = _Controls(on_stop or partial(os.kill, os.getpid(), signal.SIGINT))
+        self._controls = Controls(on_stop or partial(os.kill, os.getpid(), signal.SIGINT))
         self._shown: tuple[int, int, RunView | None, Pane] | None = None
         self._repaint_at_s = 0.0
 
@@ -241,6 +258,7 @@ class FullUi:
             output_total=output_total,
             shows_output=controls.shows_output,
             selected=controls.selected,
+            scroll=controls.scroll,
             is_stopping=controls.is_stopping,
             only_watches=self._only_watches,
         )
@@ -254,10 +272,10 @@ class FullUi:
         self._shown = shown
         # One column stays free: terminals differ in what they do after their last cell.
         if view is None:
-            lines = preparing(columns - 1, self._theme)
+            controls.frame = LiveFrame(preparing(columns - 1, self._theme))
         else:
-            lines = render(view, columns - 1, rows, self._theme, pane)
-        return self._screen.draw(lines, columns=columns, rows=rows)
+            controls.frame = render(view, columns - 1, rows, self._theme, pane)
+        return self._screen.draw(controls.frame.lines, columns=columns, rows=rows)
 
     def _press(self, typed: bytes) -> bool:
         """Act on keys; returns True if the screen should show the change at once."""
@@ -276,6 +294,12 @@ _SEQUENCES = {
     b"\x1b[C": "right",
     b"\x1b[D": "left",
     b"\x1b[Z": "back-tab",
+    b"\x1b[5~": "page-up",
+    b"\x1b[6~": "page-down",
+    b"\x1b[H": "home",
+    b"\x1b[1~": "home",
+    b"\x1b[F": "end",
+    b"\x1b[4~": "end",
 }
 
 

@@ -94,6 +94,23 @@ def wrap(
     return lines
 
 
+class Viewport:
+    """The part of a list that is shown where not all of it fits, and how far it can be scrolled."""
+
+    def __init__(self, offset: int = 0) -> None:
+        self.offset = offset
+        self.offset_max = 0
+        self.page = 1  # rows of the list that are shown at a time
+
+    def window(self, total: int, rows: int) -> slice:
+        """Return the rows to show of a list of `total`; the offset is kept within it."""
+        rows = max(1, rows)
+        self.offset_max = max(self.offset_max, total - rows)
+        self.page = max(self.page, rows)
+        start = max(0, min(self.offset, total - rows))
+        return slice(start, start + rows)
+
+
 RowT = TypeVar("RowT")
 
 
@@ -108,6 +125,7 @@ class Column(Generic[RowT]):
     right: bool = True
     width_min: int = 0  # keeps a live table from shifting as its numbers grow
     width_max: int = 1000
+    is_optional: bool = False  # left out if it is 0 in every row
 
 
 def table(
@@ -120,10 +138,12 @@ def table(
     gap: int = 2,
 ) -> list[StyledLine]:
     """Return title and rows; if too wide, columns are dropped, then the first is narrowed."""
-    shown = list(columns)
+    shown: list[Column[RowT]] = []
     cells, widths = {}, {}
     for column in columns:
         cells[column.title] = [column.text(row) for row in rows]
+        if not column.is_optional or any(text != "0" for text in cells[column.title]):
+            shown.append(column)
         widest = max(map(cell_width, map(theme.clean, (column.title, *cells[column.title]))))
         widths[column.title] = min(max(widest, column.width_min), column.width_max)
 

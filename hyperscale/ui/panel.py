@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from hyperscale.stats.shared_cores import cores_text
+from hyperscale.stats.standing import SIGNS, Standing
 from hyperscale.stats.view import StepView, ViewStatus, WorkflowView
 from hyperscale.ui import plot
-from hyperscale.ui.line import Column, StyledLine, table
+from hyperscale.ui.line import Column, StyledLine, Viewport, table
 from hyperscale.ui.text import format_clock, format_count, format_ms, format_rate, format_short
 from hyperscale.ui.theme import Theme
 
@@ -38,22 +40,6 @@ def is_active(workflow: WorkflowView) -> bool:
     return workflow.status in _ACTIVE
 
 
-def status_mark(theme: Theme, status: ViewStatus) -> tuple[str, str]:
-    """Return the symbol of a status and its role in the theme."""
-    match status:
-        case ViewStatus.COMPLETED:
-            return theme.glyphs.passed, "ok"
-        case ViewStatus.FAILED | ViewStatus.TIMEOUT:
-            return theme.glyphs.failed, "failed"
-        case ViewStatus.PARTIAL:
-            return theme.glyphs.failed, "warn"
-        case ViewStatus.CANCELLED | ViewStatus.CANCELLING | ViewStatus.STOPPING:
-            return theme.glyphs.cancelled, "warn"
-        case ViewStatus.RUNNING:
-            return theme.glyphs.running, "running"
-    return theme.glyphs.waiting, "dim"
-
-
 def rows_wanted(workflow: WorkflowView) -> int:
     """Return the number of rows beyond which a panel has nothing more to show."""
     steps = 1 + len(workflow.steps) if workflow.steps else 0
@@ -61,10 +47,16 @@ def rows_wanted(workflow: WorkflowView) -> int:
 
 
 def panel(
-    workflow: WorkflowView, width: int, rows: int, theme: Theme, *, name_width: int
+    workflow: WorkflowView,
+    width: int,
+    rows: int,
+    theme: Theme,
+    *,
+    name_width: int,
+    viewport: Viewport | None = None,
 ) -> list[StyledLine]:
-    """Return the workflow in at most `rows` rows."""
-    if rows <= 1 or not (is_active(workflow) or workflow.total):
+    """Return the workflow in at most `rows` rows; `viewport` says which steps, if not all fit."""
+    if rows <= 1 or not (is_active(workflow) or workflow.load.count):
         return [compact(workflow, width, theme, name_width=name_width)][:rows]
     numbers = StyledLine(theme, " " * INDENT)
     _append_fitting(numbers, _facts(workflow, theme, is_live=True), width, gap="")
@@ -73,24 +65,25 @@ def panel(
     steps_wanted = 1 + len(workflow.steps) if workflow.steps else 0
     if rows - 2 - len(notes) < steps_wanted:
         # Short of rows: errors keep their line, the other rows go to steps.
-        notes = notes[: 1 if workflow.errors or workflow.error else 0]
+        notes = notes[: 1 if workflow.errors or workflow.error or workflow.faults else 0]
     left = rows - 2 - len(notes)
     plot_rows = min(PLOT_ROWS_MAX, left - steps_wanted)
     if plot_rows < PLOT_ROWS_MIN:
-        # A long table may not push the plots out while it keeps half of the room itself.
-        plot_rows = PLOT_ROWS_MIN if left - PLOT_ROWS_MIN >= max(3, left // 2) else 0
+        # A long table may not push the plots out while it keeps half of the room, or six rows.
+        plot_rows = PLOT_ROWS_MIN if left - PLOT_ROWS_MIN >= max(6, left // 2) else 0
     if plot_rows:
         lines += plots(workflow, width, plot_rows, theme)
-    lines += steps(workflow.steps, width, left - plot_rows, theme)
+    lines += steps(workflow.steps, width, left - plot_rows, theme, viewport or Viewport())
     return [*lines, *notes][:rows]
 
 
 def _headline(workflow: WorkflowView, width: int, theme: Theme, *, name_width: int) -> StyledLine:
     """Return the symbol, name, progress bar and time."""
-    mark, role = status_mark(theme, workflow.status)
-    line = StyledLine(theme, mark, role).add(" ").add_fit(workflow.name, name_width, "title")
-    if workflow.status is not ViewStatus.RUNNING:
-        line.add("  ").add(workflow.status, role)
+    standing = workflow.standing
+    symbol, role = theme.sign(standing)
+    line = StyledLine(theme, symbol, role).add(" ").add_fit(workflow.name, name_width, "title")
+    if standing is not Standing.RUNNING:
+        line.add("  ").add(standing, role)
     tail = _time_line(workflow, theme, room=width - line.width)
     bar_width = min(_BAR_WIDTH_MAX, width - line.width - tail.width - 2)
     if bar_width >= 5:
@@ -115,16 +108,17 @@ def _time_line(workflow: WorkflowView, theme: Theme, *, room: int) -> StyledLine
 
 def compact(workflow: WorkflowView, width: int, theme: Theme, *, name_width: int) -> StyledLine:
     """Return the workflow in one line."""
-    mark, role = status_mark(theme, workflow.status)
-    line = StyledLine(theme, mark, role).add(" ").add_fit(workflow.name, name_width, "title")
+    symbol, role = theme.sign(workflow.standing)
+    line = StyledLine(theme, symbol, role).add(" ").add_fit(workflow.name, name_width, "title")
     if workflow.status is ViewStatus.RUNNING:
         line.add(f"  {workflow.progress:4.0%}")
     else:
-        line.add("  ").add_fit(workflow.status, 9, role)
+        line.add("  ").add_fit(workflow.standing, 9, role)
     if workflow.error:
-        role = "" if workflow.status is ViewStatus.CANCELLED else "failed"
         return line.add("  ").add(workflow.error, role)
-    if workflow.total or workflow.elapsed_s:
+    if is_ended(workflow) and workflow.faults:
+        return line.add("  ").add("; ".join(workflow.faults), role)
+    if workflow.load.count or workflow.elapsed_s:
         _append_fitting(line, _facts(workflow, theme, is_live=is_active(workflow)), width)
     elif workflow.vus:
         line.add("  ").add(f"{format_count(workflow.vus)} vus", "dim")
@@ -136,10 +130,12 @@ def _facts(workflow: WorkflowView, theme: Theme, *, is_live: bool) -> list[Style
         return StyledLine(theme, value, role).add(f" {label}", "dim")
 
     failed = format_count(workflow.failed) + _percent_of(workflow.failed, workflow.total)
-    facts = [fact(f"{format_rate(workflow.rate_now)}/s", "now")] if is_live else []
+    load = workflow.load
+    requests, *others = (text.split(" ", 1) for text in counted(workflow))
+    facts = [fact(f"{format_rate(load.rate_now)}/s", "now")] if is_live else []
     facts += [
-        fact(f"{format_rate(workflow.rate_total)}/s", "mean"),
-        fact(format_count(workflow.total), "done"),
+        fact(f"{format_rate(load.rate_total)}/s", "mean"),
+        fact(*requests),
         fact(failed, "failed", "failed" if workflow.failed else "title"),
     ]
     if not is_live:
@@ -150,11 +146,26 @@ def _facts(workflow: WorkflowView, theme: Theme, *, is_live: bool) -> list[Style
     if is_live and latency is not None:
         p50, p99 = map(format_ms, latency)
         facts += [fact(p50, "p50", "p50"), fact(p99, "p99", "p99")]
+    if workflow.is_loop_held:
+        # A mark on the latencies. It comes first: narrow windows have no room for all facts.
+        facts.insert(0, StyledLine(theme, "loop held", "warn"))
     if workflow.cores:
-        facts.append(fact(str(workflow.cores), "cores" if workflow.cores != 1 else "core"))
+        facts.append(fact(*cores_text(workflow.cores, workflow.shared_cores).split(" ", 1)))
     if workflow.cut:
         facts.append(fact(format_count(workflow.cut), "cut", "warn"))
-    return facts
+    return [*facts, *(fact(*each) for each in others)]
+
+
+def counted(workflow: WorkflowView) -> list[str]:
+    """Return `12 requests`, `10 steps`, `2 none` and `5 iterations`: those that there are."""
+    load = workflow.load
+    counts = {
+        load.unit: load.count,
+        "steps": workflow.total,
+        "none": workflow.none,
+        "iterations": workflow.iterations,
+    }
+    return [f"{format_count(n)} {unit}" for unit, n in counts.items() if n or unit == load.unit]
 
 
 def latency_now(workflow: WorkflowView) -> tuple[float, float] | None:
@@ -192,10 +203,12 @@ _STEP_COLUMNS: tuple[Column[StepView], ...] = (
     Column(
         "failed", lambda s: format_count(s.failed), lambda s: "failed" * bool(s.failed), width_min=7
     ),
+    Column("none", lambda s: format_count(s.none), rank=2, width_min=7, is_optional=True),
     Column(
         "cut", lambda s: format_count(s.cut), lambda s: "warn" if s.cut else "dim", 4, width_min=7
     ),
-    Column("rate/s", lambda s: format_rate(s.rate_now), rank=3, width_min=7),
+    Column("sent", lambda s: format_count(s.sent), rank=8, width_min=7),
+    Column("steps/s", lambda s: format_rate(s.rate_now), rank=3, width_min=7),
     Column("p50", lambda s: format_ms(s.p50_ms), rank=2, width_min=6),
     Column("p90", lambda s: format_ms(s.p90_ms), rank=6, width_min=6),
     Column("p95", lambda s: format_ms(s.p95_ms), rank=7, width_min=6),
@@ -204,16 +217,30 @@ _STEP_COLUMNS: tuple[Column[StepView], ...] = (
 )
 
 
-def steps(views: Sequence[StepView], width: int, rows: int, theme: Theme) -> list[StyledLine]:
-    """Return the step table in at most `rows` rows, its title included."""
+def steps(
+    views: Sequence[StepView], width: int, rows: int, theme: Theme, viewport: Viewport
+) -> list[StyledLine]:
+    """Return the step table in at most `rows` rows, its title included; failing steps first."""
     if rows < 2 or not views:
         return []
-    shown = views if len(views) < rows else views[: max(1, rows - 2)]
-    lines = table(theme, _STEP_COLUMNS, shown, width, indent=INDENT)
-    if len(shown) < len(views) and len(lines) < rows:
-        more = f"{theme.glyphs.ellipsis} {len(views) - len(shown)} more"
-        lines.append(StyledLine(theme, " " * INDENT).add(more, "dim"))
+    ordered = sorted(views, key=lambda step: not step.failed)
+    if len(ordered) < rows:
+        return table(theme, _STEP_COLUMNS, ordered, width, indent=INDENT)
+    shown = viewport.window(len(ordered), rows - 2)
+    # All rows, then the window: columns keep their widths while the table is scrolled.
+    title, *lines = table(theme, _STEP_COLUMNS, ordered, width, indent=INDENT)
+    lines = [title, *lines[shown]]
+    if len(lines) < rows:
+        more = more_line(theme, len(ordered), shown, "steps")
+        lines.append(StyledLine(theme, " " * INDENT).extend(more))
     return lines
+
+
+def more_line(theme: Theme, total: int, shown: slice, what: str) -> StyledLine:
+    """Return the line below a list of which not all is shown."""
+    hidden = total - (shown.stop - shown.start)
+    place = f" {theme.glyphs.separator} {shown.start + 1}-{shown.stop} of {total}"
+    return StyledLine(theme, f"{theme.glyphs.ellipsis} {hidden} more {what}{place}", "dim")
 
 
 _Code = TypeVar("_Code", str, int)
@@ -225,12 +252,21 @@ def _notes(workflow: WorkflowView) -> list[Note]:
     notes: list[Note] = []
     if workflow.error:
         notes.append(("error", [(workflow.error, "", "failed")]))
+    if workflow.faults:
+        notes.append(("failing", [(fault, "", "failed") for fault in workflow.faults]))
     notes += outcome_notes(workflow.errors, workflow.status_codes)
-    failing = [check for check in workflow.checks if check.failed]
-    if failing:
-        items = [(c.name, f"{format_count(c.failed)} failed", "failed") for c in failing]
+    if workflow.failures:
+        items = [
+            (f"{each.step}: {each.message}", format_count(each.count), "failed")
+            for each in workflow.failures
+        ]
+        notes.append(("failures", items))
+    allowed = [check for check in workflow.checks if check.failed and check.is_allowed]
+    if allowed:
+        role = SIGNS[Standing.ALLOWED].tone
+        items = [(c.name, f"{format_count(c.failed)} failed, allowed", str(role)) for c in allowed]
         notes.append(("checks", items))
-    elif any(check.passed for check in workflow.checks):
+    elif workflow.checks and all(c.passed and not c.failed for c in workflow.checks):
         notes.append(("checks", [(f"{len(workflow.checks)} passing", "", "ok")]))
     return notes
 
@@ -308,9 +344,10 @@ def plots(workflow: WorkflowView, width: int, rows: int, theme: Theme) -> list[S
 
 
 def _rate_plot(workflow: WorkflowView, width: int, rows: int, theme: Theme) -> list[StyledLine]:
-    rates, failed = workflow.rate_series, workflow.failed_series
+    load, failed = workflow.load, workflow.failed_series
+    rates = tuple(map(max, load.rate_series, failed))  # a call may fail before it sends anything
     top = plot.nice_ceiling(max(rates, default=0.0))
-    title = StyledLine(theme, "requests per second", "dim")
+    title = StyledLine(theme, f"{load.unit} per second", "dim")
     if any(failed):
         title.add(f"  {'█' if theme.unicode else 'x'} ", "failed").add("failed", "dim")
     draw = partial(plot.area, rates, failed, top=top, unicode=theme.unicode)

@@ -11,19 +11,31 @@ from hyperscale.reporting.results import (
     StepResult,
     ThresholdResult,
     WorkflowResult,
-    failed_checks,
-    is_fruitless,
+    censoring,
+)
+from hyperscale.reporting.verdict import (
+    check_standing,
+    faults_of,
+    measured,
+    reasons_of,
+    run_standing,
+    threshold_standing,
+    thresholds_of,
+    workflow_standing,
 )
 from hyperscale.stats.attempt_results import UsageResult
-from hyperscale.stats.view import ViewStatus
+from hyperscale.stats.shared_cores import cores_text
+from hyperscale.stats.standing import SIGNS, Standing
 from hyperscale.ui.line import Column, StyledLine, table, wrap
-from hyperscale.ui.panel import INDENT, Note, outcome_notes, status_mark, step_label
+from hyperscale.ui.panel import INDENT, Note, outcome_notes, step_label
 from hyperscale.ui.text import format_bytes, format_count, format_ms, format_rate, wrap_words
 from hyperscale.ui.theme import Theme
 
 _WIDTH_MIN = 40
 _TITLE_WIDTH = 9  # of what stands before errors, checks and the like; as wide as "all steps"
 _WORKERS_SHOWN = 8
+_FAILURES_SHOWN = 8
+_REASONS_SHOWN = 8
 _OUTPUT_ORDER = {"html": 0, "json": 1, "output": 2}  # what people open comes first
 
 
@@ -32,8 +44,7 @@ def summary(result: RunResult, width: int, theme: Theme) -> list[str]:
     width = max(_WIDTH_MIN, width)
     lines = [StyledLine(theme)]
     for workflow in result.workflows:
-        usage = [each for each in result.usage if each.workflow == workflow.name]
-        lines += [*_workflow(workflow, usage, width, theme), StyledLine(theme)]
+        lines += [*_workflow(workflow, result, width, theme), StyledLine(theme)]
     if result.thresholds:
         lines += [*_thresholds(result.thresholds, width, theme), StyledLine(theme)]
     if result.warnings or result.saturated:
@@ -47,25 +58,35 @@ def summary(result: RunResult, width: int, theme: Theme) -> list[str]:
 
 
 def _workflow(
-    workflow: WorkflowResult, usage: Sequence[UsageResult], width: int, theme: Theme
+    workflow: WorkflowResult, result: RunResult, width: int, theme: Theme
 ) -> list[StyledLine]:
-    mark, role = status_mark(theme, ViewStatus(workflow.status.value))
-    if is_fruitless(workflow):
-        mark, role = theme.glyphs.failed, "failed"
-    head = StyledLine(theme, mark, role).add(" ").add(workflow.name, "title")
-    head.add("  ").add(workflow.status.value, role)
-    if not workflow.elapsed_seconds and not workflow.total:
-        return [head, *_error(workflow, width, theme)]
-    cores = f"{workflow.cores} core{'s' if workflow.cores != 1 else ''}"
+    standing = workflow_standing(workflow)
+    symbol, role = theme.sign(standing)
+    head = StyledLine(theme, symbol, role).add(" ").add(workflow.name, "title")
+    head.add("  ").add(standing, role)
+    why = [
+        StyledLine(theme, " " * INDENT).add(part, role)
+        for reason in ([workflow.error] if workflow.error else faults_of(workflow))
+        for part in wrap_words(theme.clean(reason), width - INDENT)
+    ]
+    if not workflow.elapsed_seconds and not workflow.total and not workflow.sent:
+        return [head, *why]
+    cores = cores_text(workflow.cores, workflow.shared_cores)
     head.add(f" in {format_duration(workflow.elapsed_seconds)}")
+    rates = (f"{format_rate(workflow.requests_per_second)}/s",) if workflow.sent else ()
+    steps = [f"{format_count(workflow.total)} steps"]
+    if not workflow.sent:
+        steps.append(f"{format_rate(workflow.rate_per_second)} steps/s")
     for fact in (
         f"{format_count(workflow.vus)} vus on {cores}",
-        f"{format_count(workflow.total)} requests",
-        f"{format_rate(workflow.rate_per_second)}/s",
+        f"{format_count(workflow.sent)} requests",
+        *rates,
+        *steps,
+        f"{format_count(workflow.iterations)} iterations",
     ):
         if head.width + len(fact) + 3 <= width:
             head.add(f" {theme.glyphs.separator} ", "dim").add(fact)
-    lines = [head, *_error(workflow, width, theme)]
+    lines = [head, *why]
     if workflow.steps:
         rows = list(workflow.steps)
         if sum(step.kind == "test" for step in rows) > 1:
@@ -73,9 +94,28 @@ def _workflow(
         lines += table(theme, _STEP_COLUMNS, rows, width, indent=INDENT)
     for title, items in _notes(workflow):
         lines += _block(title, _items(theme, items), width, theme)
-    lines += _checks(workflow, width, theme)
+    lines += _failures(workflow, width, theme)
+    lines += _checks(workflow, thresholds_of(workflow, result), width, theme)
+    usage = [each for each in result.usage if each.workflow == workflow.name]
     if usage:
         lines += _block("workers", _items(theme, _workers(usage)), width, theme)
+    return lines
+
+
+def _failures(workflow: WorkflowResult, width: int, theme: Theme) -> list[StyledLine]:
+    """Return the most frequent messages of failed calls, each with the request of its sample."""
+    found = [(step, each) for step in workflow.steps for each in step.failures]
+    found.sort(key=lambda pair: -pair[1].count)
+    lines: list[StyledLine] = []
+    for step, each in found[:_FAILURES_SHOWN]:
+        part = StyledLine(theme, f"{format_count(each.count)} ", "failed")
+        part.add(f"{step.name}: {each.error}: {each.message}")
+        if each.sample is not None and each.sample.request:
+            part.add(f"  {each.sample.request}", "dim")
+        lines += _block("" if lines else "failures", [part], width, theme)
+    if (more := len(found) - _FAILURES_SHOWN) > 0:
+        rest = StyledLine(theme, f"and {more} more messages", "dim")
+        lines += _block("", [rest], width, theme)
     return lines
 
 
@@ -89,24 +129,17 @@ def _items(theme: Theme, items: Sequence[tuple[str, str, str]]) -> list[StyledLi
     return [StyledLine(theme, name, role).add(f" {value}") for name, value, role in items]
 
 
-def _error(workflow: WorkflowResult, width: int, theme: Theme) -> list[StyledLine]:
-    if not workflow.error:
-        return []
-    role = "warn" if workflow.status is RunStatus.CANCELLED else "failed"
-    parts = wrap_words(theme.clean(workflow.error), width - INDENT)
-    return [StyledLine(theme, " " * INDENT).add(part, role) for part in parts]
-
-
 _STEP_COLUMNS: tuple[Column[StepResult], ...] = (
     Column("step", step_label, lambda s: "" if s.kind else "dim", right=False, width_max=32),
     Column("ok", lambda s: format_count(s.ok)),
     Column("failed", lambda s: format_count(s.failed), lambda s: "failed" if s.failed else ""),
+    Column("none", lambda s: format_count(s.none), rank=2, is_optional=True),
     Column("cut", lambda s: format_count(s.cut), lambda s: "warn" * bool(s.cut), rank=4),
     Column(
         "skipped", lambda s: format_count(s.skipped), lambda s: "warn" * bool(s.skipped), rank=9
     ),
     Column("sent", lambda s: format_count(s.sent), rank=8),
-    Column("rate/s", lambda s: format_rate(s.rate_per_second), rank=3),
+    Column("steps/s", lambda s: format_rate(s.rate_per_second), rank=3),
     Column("min", lambda s: format_ms(s.latency_ms.min), rank=11),
     Column("mean", lambda s: format_ms(s.latency_ms.mean), rank=10),
     Column("p50", lambda s: format_ms(s.latency_ms.p50), rank=1),
@@ -120,15 +153,17 @@ _STEP_COLUMNS: tuple[Column[StepResult], ...] = (
 
 def _total(workflow: WorkflowResult) -> StepResult:
     """Return the workflow's own totals as a row: from merged histograms, not from percentiles."""
+    tests = [step for step in workflow.steps if step.kind == "test"]
     return StepResult(
         name="all steps",
         kind="",
         total=workflow.total,
         ok=workflow.ok,
         failed=workflow.failed,
+        none=workflow.none,
         cut=workflow.cut,
-        skipped=sum(step.skipped for step in workflow.steps if step.kind == "test"),
-        sent=workflow.sent,
+        skipped=sum(step.skipped for step in tests),
+        sent=sum(step.sent for step in tests),
         rate_per_second=workflow.rate_per_second,
         latency_ms=workflow.latency_ms,
     )
@@ -141,14 +176,30 @@ def _notes(workflow: WorkflowResult) -> list[Note]:
         errors.update(step.errors)
         codes.update(step.status_codes)
     notes = outcome_notes(errors, codes)
+    if (cut := censoring(workflow)) is not None:
+        notes.append(("cut", [(cut, "", "warn")]))
     received = sum(step.bytes_received for step in workflow.steps)
     sent = sum(step.bytes_sent for step in workflow.steps)
     if received or sent:
         items = [("received", format_bytes(received), ""), ("sent", format_bytes(sent), "")]
         notes.append(("bytes", items))
+    if workflow.loop_held:
+        notes.append(("loop held", _held(workflow)))
     if workflow.metrics:
         notes.append(("metrics", [(m.name, _metric(m), "") for m in workflow.metrics]))
     return notes
+
+
+def _held(workflow: WorkflowResult) -> list[tuple[str, str, str]]:
+    """Return how long the code of the test held the event loop, and which steps did."""
+    steps = sorted(workflow.steps, key=lambda step: -step.held_seconds)
+    total = f"for {format_duration(workflow.held_seconds)} in all"
+    items = [("latencies are suspect", total, "warn")]
+    for step in steps:
+        if step.held_seconds:
+            held = f"{format_duration(step.held_seconds)}, up to {format_ms(step.held_max_ms)}"
+            items.append((step.name, held, ""))
+    return items
 
 
 def _workers(usage: Sequence[UsageResult]) -> list[tuple[str, str, str]]:
@@ -187,26 +238,29 @@ def _metric(metric: MetricResult) -> str:
     return f"{metric.value:,.6g}" if abs(metric.value) < 1e6 else f"{metric.value:,.0f}"
 
 
-def _checks(workflow: WorkflowResult, width: int, theme: Theme) -> list[StyledLine]:
-    glyphs = theme.glyphs
-    passing = [
-        StyledLine(theme, f"{glyphs.passed} ", "ok").add(
-            f"{check.name} {format_count(check.passed)}"
-        )
-        for check in workflow.checks
-        if check.passed and not check.failed
-    ]
-    blocks = [passing]
+def _checks(
+    workflow: WorkflowResult, thresholds: Sequence[ThresholdResult], width: int, theme: Theme
+) -> list[StyledLine]:
+    together: list[StyledLine] = []  # those of which there is nothing more to say
+    blocks = [together]
     for check in workflow.checks:
+        standing = check_standing(check, thresholds)
+        symbol, role = theme.sign(standing)
+        part = StyledLine(theme, f"{symbol} ", role)
+        if standing is Standing.PASSED:
+            together.append(part.add(f"{check.name} {format_count(check.passed)}"))
+            continue
+        part.add(check.name, role)
         if check.failed:
             total = format_count(check.passed + check.failed)
-            part = StyledLine(theme, f"{glyphs.failed} {check.name}", "failed")
             part.add(f" {format_count(check.failed)} of {total} failed")
+            if standing is Standing.ALLOWED:
+                part.add(f" ({standing})", role)
             if check.first_failure:
                 part.add(f"  first: {check.first_failure}", "dim")
-            blocks.append([part])
-        elif not check.passed:
-            blocks.append([StyledLine(theme, check.name).add(" never ran", "warn")])
+        else:
+            part.add(f" {standing}", role)
+        blocks.append([part])
     lines: list[StyledLine] = []
     for parts in filter(None, blocks):
         lines += _block("" if lines else "checks", parts, width, theme)
@@ -216,38 +270,29 @@ def _checks(workflow: WorkflowResult, width: int, theme: Theme) -> list[StyledLi
 def _thresholds(
     thresholds: Sequence[ThresholdResult], width: int, theme: Theme
 ) -> list[StyledLine]:
-    glyphs = theme.glyphs
+    def symbol(threshold: ThresholdResult) -> str:
+        return theme.sign(threshold_standing(threshold))[0]
 
     def role(threshold: ThresholdResult) -> str:
-        return "ok" if threshold.passed else "failed"
+        return SIGNS[threshold_standing(threshold)].tone
 
     columns: list[Column[ThresholdResult]] = [
-        Column(
-            "threshold",
-            lambda t: f"{glyphs.passed if t.passed else glyphs.failed} {t.name}",
-            role,
-            right=False,
-        ),
+        Column("threshold", lambda t: f"{symbol(t)} {t.name}", role, right=False),
         Column("limit", lambda t: t.limit, right=False),
-        Column("was", _measured, role),
+        Column("was", measured, role),
         Column("workflow", lambda t: t.workflow, rank=1, right=False),
     ]
     return table(theme, columns, thresholds, width, indent=INDENT)
 
 
-def _measured(threshold: ThresholdResult) -> str:
-    if threshold.value is None:
-        return "no samples"
-    return f"{threshold.value:,.4g}{threshold.unit}"
-
-
 def _warnings(result: RunResult, width: int, theme: Theme) -> list[StyledLine]:
     saturated = "the load generator itself was saturated, so latencies are suspect"
+    symbol, role = theme.sign(Standing.SUSPECT)
     lines = []
     for warning in result.warnings or [saturated]:
         for index, part in enumerate(wrap_words(theme.clean(warning), width - 2)):
-            mark = theme.glyphs.warning if not index else " "
-            lines.append(StyledLine(theme, f"{mark} ", "warn").add(part, "warn"))
+            mark = symbol if not index else " "
+            lines.append(StyledLine(theme, f"{mark} ", role).add(part, role))
     return lines
 
 
@@ -260,33 +305,15 @@ def _outputs(outputs: Mapping[str, str], theme: Theme) -> list[StyledLine]:
 
 
 def _verdict(result: RunResult, width: int, theme: Theme) -> list[StyledLine]:
-    mark, role = status_mark(theme, ViewStatus(result.status.value))
-    if result.status is not RunStatus.COMPLETED:
-        text = f"{mark} {result.status.value}"
-        if result.elapsed_seconds:  # one that never began took no time
-            text += f" after {format_duration(result.elapsed_seconds)}"
-        return [StyledLine(theme, text, role)]
-    broken = [threshold for threshold in result.thresholds if not threshold.passed]
-    checks = [c for w in result.workflows for c in failed_checks(w, result.thresholds)]
-    took = format_duration(result.elapsed_seconds)
-    fruitless = [workflow.name for workflow in result.workflows if is_fruitless(workflow)]
-    if result.passed and fruitless:
-        text = f"{theme.glyphs.failed} completed in {took}, but no request of "
-        text += f"{_listed(fruitless)} succeeded; no threshold or check failed, so the exit code "
-        text += 'is 0 (hint: thresholds = {"errors": "<1%"})'
-        return _failed(text, width, theme)
-    if result.passed:
-        return [StyledLine(theme, f"{theme.glyphs.passed} passed in {took}", "ok")]
-    parts = [f"{t.name} {t.limit} (was {_measured(t)})" for t in broken]
-    parts += [f"check {check.name}" for check in checks]
-    return _failed(f"{theme.glyphs.failed} failed: {', '.join(parts)}", width, theme)
-
-
-def _failed(text: str, width: int, theme: Theme) -> list[StyledLine]:
-    return [StyledLine(theme, part, "failed") for part in wrap_words(theme.clean(text), width)]
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Return `A`, `A and B`, or `A, B and C`."""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+    standing = run_standing(result)
+    symbol, role = theme.sign(standing)
+    text = f"{symbol} {standing}"
+    if result.elapsed_seconds:  # one that never began took no time
+        preposition = "in" if result.status is RunStatus.COMPLETED else "after"
+        text += f" {preposition} {format_duration(result.elapsed_seconds)}"
+    if standing is Standing.FAILED:
+        reasons = reasons_of(result)
+        text += f": {'; '.join(reasons[:_REASONS_SHOWN])}"
+        if more := len(reasons) - _REASONS_SHOWN:
+            text += f"; and {more} more" if more > 0 else ""
+    return [StyledLine(theme, part, role) for part in wrap_words(theme.clean(text), width)]

@@ -7,6 +7,7 @@ sequence. It reads no environment by itself: `detect` is given one.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hyperscale.stats.standing import SIGNS, Standing, Tone
 from hyperscale.ui.text import clean
 
 # Role -> SGR parameters with 256 colours (middle tones: legible on dark and on light), with the
@@ -14,11 +15,11 @@ from hyperscale.ui.text import clean
 _ROLES: dict[str, tuple[str, str, str]] = {
     "brand": ("1;38;5;39", "1;34", "1"),
     "title": ("1", "1", "1"),
-    "dim": ("38;5;244", "2", "2"),
-    "ok": ("38;5;35", "32", ""),
-    "failed": ("1;38;5;203", "1;31", "1"),
-    "warn": ("38;5;178", "33", ""),
-    "running": ("38;5;39", "34", ""),
+    Tone.DIM: ("38;5;244", "2", "2"),
+    Tone.OK: ("38;5;35", "32", ""),
+    Tone.FAILED: ("1;38;5;203", "1;31", "1"),
+    Tone.WARN: ("38;5;178", "33", ""),
+    Tone.RUNNING: ("38;5;39", "34", ""),
     "banner": ("1;30;48;5;178", "1;30;43", "1;7"),
     "bar": ("38;5;39", "34", ""),
     "track": ("38;5;240", "2", "2"),
@@ -31,15 +32,9 @@ _ROLES: dict[str, tuple[str, str, str]] = {
 
 @dataclass(frozen=True)
 class Glyphs:
-    """The characters that differ between a full and an ASCII terminal."""
+    """The characters of the layout that differ between a full and an ASCII terminal."""
 
     ellipsis: str = "…"
-    running: str = "●"
-    waiting: str = "○"
-    passed: str = "✓"
-    failed: str = "✗"
-    cancelled: str = "⊘"
-    warning: str = "▲"
     separator: str = "·"
     rule: str = "─"
     gutter: str = "│"
@@ -47,7 +42,7 @@ class Glyphs:
     corner: str = "└"
 
 
-_ASCII_GLYPHS = Glyphs(*"~*o+x-!|-||+")  # in the order of the fields
+_ASCII_GLYPHS = Glyphs(*"~|-||+")  # in the order of the fields
 
 
 @dataclass(frozen=True)
@@ -70,6 +65,11 @@ class Theme:
     def clean(self, text: str) -> str:
         """Return `text` as one line without control characters, in the terminal's character set."""
         return clean(text, unicode=self.unicode)
+
+    def sign(self, standing: Standing) -> tuple[str, str]:
+        """Return the symbol of a standing and its role."""
+        sign = SIGNS[standing]
+        return sign.symbol if self.unicode else sign.ascii, sign.tone
 
     def paint(self, text: str, role: str) -> str:
         """Return cleaned `text` with the control sequences of `role`."""

@@ -351,12 +351,90 @@ def test_a_workflow_begins_after_all_its_dependencies_have_ended(tmp_path: Path)
             pass
         """,
     )
-    assert run_file(file).status is RunStatus.COMPLETED
+    result = run_file(file)
+    assert result.status is RunStatus.COMPLETED
+    a, b, c = result.workflows
+    assert a.began_seconds is not None
+    assert b.began_seconds is not None
+    assert c.began_seconds is not None
+    assert c.began_seconds >= b.began_seconds + b.elapsed_seconds - 0.1  # clocks of two processes
+    assert [workflow.series[0].vus for workflow in result.workflows] == [4, 4, 4]
     at: dict[str, list[float]] = {}
     for name, when in logged(file):
         at.setdefault(name, []).append(float(when))
     assert min(at["C"]) > max(at["A"])
     assert min(at["C"]) > max(at["B"])
+
+
+def test_independent_workflows_run_together_on_one_core_weighed_by_priority(tmp_path: Path) -> None:
+    """Each workflow waits until it has seen the others run; an exclusive one runs after them."""
+    file = write(
+        tmp_path,
+        """
+        def weights():
+            try:
+                with open("/proc/self/autogroup") as file:
+                    autogroup = file.read().split()[-1]
+            except OSError:
+                autogroup = "none"
+            return os.getpriority(os.PRIO_PROCESS, 0), autogroup
+
+        class Base(Workflow):
+            abstract = True
+            vus = 1
+            iterations = 1
+            duration = "20s"
+
+            @step()
+            async def meet(self) -> Tick:
+                log("began", type(self).__name__)
+                while len([line for line in open(LOG) if "began" in line]) < 3:
+                    await asyncio.sleep(0.01)
+                while weights()[1] == "0":  # the kernel limits how often weights are written
+                    await asyncio.sleep(0.01)
+                log("met", type(self).__name__, *weights())
+                return Tick()
+
+        class Low(Base):
+            priority = "low"
+
+        class High(Base):
+            priority = "high"
+
+        class Auto(Base):
+            pass
+
+        @depends("Auto")
+        class Alone(Workflow):
+            vus = 1
+            iterations = 1
+            priority = "exclusive"
+
+            @step()
+            async def go(self) -> Tick:
+                while weights()[1] not in ("0", "none"):
+                    await asyncio.sleep(0.01)
+                log("alone", type(self).__name__, *weights())
+                return Tick()
+        """,
+    )
+    file.write_text(file.read_text().replace("import os, time", "import asyncio, os, time"))
+    result = run_file(file, workers=1)
+    assert result.status is RunStatus.COMPLETED
+    lines = logged(file)
+    own_nice, has_autogroups = os.getpriority(os.PRIO_PROCESS, 0), Path("/proc/self/autogroup")
+    seen = [(word, name, int(nice) - own_nice, group) for word, name, nice, group in lines[3:]]
+    weights = {("met", "High"): 5, ("met", "Auto"): 10, ("met", "Low"): 15, ("alone", "Alone"): 5}
+    assert seen[-1][0] == "alone"  # after all others, and weighed like any executor
+    for word, name, nice, group in seen:
+        assert nice == weights.pop((word, name))
+        expected = "0" if word == "alone" else str(nice)
+        assert group == (expected if has_autogroups.exists() else "none")
+    assert not weights
+    shared = {workflow.name: workflow.shared_cores for workflow in result.workflows}
+    assert shared == {"Low": 1, "High": 1, "Auto": 1, "Alone": 0}
+    [note] = result.warnings
+    assert note.startswith("3 workflows on 1 core: Low, High and Auto run together")
 
 
 PROVIDER = """
@@ -366,7 +444,7 @@ PROVIDER = """
 
             @action()
             async def make(self) -> None:
-                self.made = {{"id": [1, 2.5, "three"], "nested": {{"deep": True}}}}
+                self.context["made"] = {{"id": [1, 2.5, "three"], "nested": {{"deep": True}}}}
 
             @state({to})
             def token(self) -> Provide[dict]:

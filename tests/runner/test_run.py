@@ -28,10 +28,9 @@ from hyperscale.plan import (
 from hyperscale.plan.context import Provided, decode_received, encode_provided
 from hyperscale.plan.status import PartStatus
 from hyperscale.reporting.results import RunStatus
-from hyperscale.runner.run import (
+from hyperscale.runner.events import (
     ExecutorReported,
     KillExecutors,
-    LocalRun,
     PoolReady,
     PrepareWorkflow,
     RunEffect,
@@ -39,8 +38,10 @@ from hyperscale.runner.run import (
     RunInterrupted,
     StartExecutors,
     StopExecutors,
+    WeighExecutors,
     WorkflowPrepared,
 )
+from hyperscale.runner.run import LocalRun
 from hyperscale.sansio.core import Tick
 from tests.lab.reports import PartReport, StepCounts, StepReport, native
 
@@ -98,6 +99,9 @@ class Bench:
         self.received: dict[str, bytes] = {}
         self.preparing: set[str] = set()
         self.log: list[RunEffect] = []
+        self.exclusive = {
+            w.name for w in workflows if w.is_test and w.priority is Priority.EXCLUSIVE
+        }
         self.feed(PoolReady())
 
     def feed(self, event: RunEvent) -> list[RunEffect]:
@@ -106,6 +110,8 @@ class Bench:
             if isinstance(effect, PrepareWorkflow):
                 self.received[effect.workflow] = effect.received
                 self.preparing.add(effect.workflow)
+                if self.exclusive & ({effect.workflow} | {name for name, _ in self.slots.values()}):
+                    assert not self.slots, "an exclusive workflow is not alone"
                 for slot, executor in enumerate(effect.executors):
                     assert executor not in self.slots, "given to two workflows at once"
                     self.slots[executor] = (effect.workflow, slot)
@@ -157,6 +163,11 @@ class Bench:
         return {outcome.stats.plan.name: outcome.error for outcome in self.run.outcomes()}
 
 
+def shared_cores(bench: Bench) -> dict[str, int]:
+    views = bench.run.view(now_s=bench.now_s).workflows
+    return {view.name: view.shared_cores for view in views}
+
+
 def prepares(effects: Iterable[RunEffect]) -> dict[str, int]:
     return {e.workflow: len(e.executors) for e in effects if isinstance(e, PrepareWorkflow)}
 
@@ -182,13 +193,80 @@ def test_a_workflow_starts_when_its_own_dependencies_are_done() -> None:
     assert bench.statuses() == {"Slow": "running", "Seed": "completed", "Shop": "preparing"}
 
 
-def test_workflows_wait_until_cores_are_free() -> None:
-    high = Priority.HIGH
-    bench = Bench(workflow("A", priority=high), workflow("B", priority=high), cores=4)
-    assert prepares(bench.log) == {"A": 4}
-    bench.prepared("A")
-    assert bench.statuses()["B"] == "waiting"
-    assert prepares(bench.finish("A")) == {"B": 4}
+def test_workflows_left_without_a_core_share_those_of_the_others() -> None:
+    bench = Bench(
+        workflow("High", priority=Priority.HIGH),
+        workflow("Auto"),
+        workflow("Low", priority=Priority.LOW),
+        workflow("Late", depends=["Low"]),
+        cores=2,
+    )
+    assert prepares(bench.log) == {"High": 2, "Auto": 1, "Low": 1}
+    assert shared_cores(bench) == {"High": 2, "Auto": 2, "Low": 2, "Late": 0}
+    assert [bench.run.nice_of(name) for name in ("High", "Auto", "Low")] == [5, 10, 15]
+    [note] = bench.run.view(now_s=bench.now_s).warnings
+    assert note.startswith("3 workflows on 2 cores: High, Auto and Low run together")
+    bench.prepared("High", "Auto", "Low")
+    assert prepares(bench.finish("Low")) == {"Late": 1}  # the cores are still those of High
+    assert shared_cores(bench)["Late"] == 2
+
+
+def test_a_workflow_that_shared_inherits_a_core_before_another_one_gets_it() -> None:
+    bench = Bench(
+        workflow("A"), workflow("B"), workflow("C", depends=["A"]), workflow("D"), cores=2
+    )
+    assert prepares(bench.log) == {"A": 1, "B": 1, "D": 1}
+    bench.prepared("A", "B", "D")
+    assert bench.executors("D") == [2]  # beside the cores 0 and 1
+    assert prepares(bench.finish("A")) == {"C": 1}
+    assert bench.executors("C") == [3]  # D has the core of A now
+    bench.prepared("C")
+    bench.finish("D")
+    bench.finish("B")
+    bench.finish("C")
+    assert bench.run.status is RunStatus.COMPLETED
+
+
+def test_executors_that_already_run_are_weighed_when_another_workflow_shares_their_cores() -> None:
+    bench = Bench(
+        workflow("Load"),
+        workflow("Seed", vus=1),
+        workflow("One", depends=["Seed"]),
+        workflow("Two", depends=["Seed"]),
+        cores=2,
+    )
+    bench.prepared("Load", "Seed")
+    assert bench.run.nice_of("Load") is None
+    [weighed, *_] = bench.finish("Seed")
+    assert weighed == WeighExecutors(tuple(bench.executors("Load")), nice=10)
+
+
+def test_an_exclusive_workflow_shares_with_none_and_waits_until_all_have_ended() -> None:
+    bench = Bench(
+        workflow("A"),
+        workflow("B"),
+        workflow("Alone", priority=Priority.EXCLUSIVE, vus=1, depends=["A"]),
+        workflow("C", depends=["A"]),
+        workflow("D", depends=["B", "C"]),
+        cores=1,
+    )
+    assert prepares(bench.log) == {"A": 1, "B": 1}
+    bench.prepared("A", "B")
+    assert prepares(bench.finish("A")) == {"C": 1}
+    bench.prepared("C")
+    assert prepares(bench.finish("C")) == {}
+    assert prepares(bench.finish("B")) == {"Alone": 1}  # ahead of D, which is ready too
+    assert bench.prepared("Alone") == [StartExecutors((0,))]
+    assert prepares(bench.finish("Alone")) == {"D": 1}
+    assert shared_cores(bench) == {"A": 1, "B": 1, "Alone": 0, "C": 1, "D": 0}
+
+
+def test_no_more_than_64_workflows_share_cores_at_once() -> None:
+    bench = Bench(*(workflow(f"W{n}", vus=1) for n in range(67)), cores=2)
+    assert len(prepares(bench.log)) == 66
+    assert bench.statuses()["W66"] == "waiting"
+    bench.prepared("W65")
+    assert prepares(bench.finish("W65")) == {"W66": 1}
 
 
 def test_a_failed_workflow_cancels_its_dependents_and_no_other() -> None:

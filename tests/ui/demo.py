@@ -45,6 +45,10 @@ def main() -> int:
             view = scenes.shop(at_s, saturated=options.saturated)
             if options.scene == "one":
                 view = scenes.run(scenes.running(elapsed_s=at_s))
+            elif options.scene == "steps":
+                view = scenes.run(scenes.many_steps(elapsed_s=at_s))
+            elif options.scene == "workflows":
+                view = scenes.many_workflows(at_s)
             if options.hostile:
                 view = scenes.hostile(view)
             before_s = time.perf_counter()

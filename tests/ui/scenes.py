@@ -14,6 +14,7 @@ from hyperscale.reporting.results import (
     ThresholdResult,
     WorkflowResult,
 )
+from hyperscale.stats.reasons import Reason, ReasonKind
 from hyperscale.stats.view import CheckView, RunView, StepView, ViewStatus, WorkflowView
 
 
@@ -73,6 +74,9 @@ def running(
         progress=min(1.0, elapsed_s / duration_s),
         rate_now=rates[-1] if rates else 0.0,
         rate_total=total / elapsed_s if elapsed_s else 0.0,
+        requests_now=rates[-1] if rates else 0.0,
+        requests_total=total / elapsed_s if elapsed_s else 0.0,
+        sent=total + total // 100,  # some steps send more than one request
         total=total,
         ok=total - failed,
         failed=failed,
@@ -86,6 +90,7 @@ def running(
         status_codes={200: total - failed, 503: failed - failed // 2} if failed else {200: total},
         series_interval_s=interval_s,
         rate_series=rates,
+        requests_series=rates,
         failed_series=tuple(
             r * 0.3 if 14 <= i < 20 and failed else 0.0 for i, r in enumerate(rates)
         ),
@@ -147,6 +152,31 @@ def shop(now_s: float, *, saturated: bool = False) -> RunView:
         saturated=saturated,
     )
     return replace(view, elapsed_s=now_s)
+
+
+def many_steps(count: int = 200, *, elapsed_s: float = 20.0) -> WorkflowView:
+    """One workflow with many steps, of which the last and one in the middle fail."""
+    names = tuple(f"step_{number}" for number in range(count))
+    view = running(elapsed_s=elapsed_s, step_names=names, failed=0)
+    failing = {count // 2, count - 1}
+    return replace(
+        view,
+        failed=6,
+        steps=tuple(
+            replace(each, failed=3 if number in failing else 0)
+            for number, each in enumerate(view.steps)
+        ),
+    )
+
+
+def many_workflows(now_s: float, count: int = 30) -> RunView:
+    """A run of many workflows side by side; the last one fails its threshold."""
+    workflows = [
+        running(f"Workflow{number}", elapsed_s=now_s, failed=0, seed=number)
+        for number in range(count)
+    ]
+    faults = ("login.p99 <250ms, was 312ms",)
+    return run(*workflows[:-1], replace(workflows[-1], faults=faults))
 
 
 HOSTILE = "a\x1b[2Jb\x1b]0;owned\x07c\r\n\x9b31m\u202ed\u200b\x00e"
@@ -247,7 +277,12 @@ def result(*, passed: bool = False) -> RunResult:
                 ok=664_670 - failed,
                 failed=failed,
                 cut=9,
-                sent=664_679,
+                none=12,
+                sent=664_700,
+                requests_per_second=11_078.3,
+                iterations=221_480,
+                cut_ms=LatencyMs(min=1_003.0, p50=1_100.0, max=2_500.0),
+                censored_from_ms=1_003.0,
                 rate_per_second=11_077.8,
                 latency_ms=latency(6.3),
                 checks=[
@@ -263,6 +298,14 @@ def result(*, passed: bool = False) -> RunResult:
                     MetricResult(name="revenue", kind="count", value=1_234_567.5, count=221_480),
                     MetricResult(name="render", kind="timer", value=0.0123, count=9, p99=0.034),
                 ],
+                reasons=[]
+                if passed
+                else [
+                    Reason(kind=ReasonKind.THRESHOLD, text="errors <0.01%, was 0.0158%"),
+                    Reason(
+                        kind=ReasonKind.CHECK, text="check has_price failed 105 of 221,580 times"
+                    ),
+                ],
             ),
             *(
                 []
@@ -275,6 +318,12 @@ def result(*, passed: bool = False) -> RunResult:
                         cores=0,
                         elapsed_seconds=0.0,
                         error="dependency failed: Reindex",
+                        reasons=[
+                            Reason(
+                                kind=ReasonKind.STATUS,
+                                text="cancelled: dependency failed: Reindex",
+                            )
+                        ],
                     )
                 ]
             ),

@@ -24,11 +24,13 @@ def test_the_log_of_a_run_has_its_starts_progress_and_ends() -> None:
     lines = [line for line in said(*views) if "Checkout" in line]
     assert lines[0] == "00:02  Checkout         started with 1,000 vus on 2 cores for up to 30s"
     assert lines[-1].startswith(
-        "00:32  Checkout         completed: 329,519 done, 210 failed, 0 cut"
+        "00:32  Checkout         passed: 332,814 requests, 329,519 steps, "
+        "109,839 iterations, 210 failed, 0 cut"
     )
     progress = lines[1:-1]
     assert [line[:5] for line in progress] == ["00:03", "00:07", "00:12", "00:17", "00:22", "00:27"]
-    for expected in ("/s now", "/s mean", " done", "210 failed", "p50 ", "p99 ", "timeout=105"):
+    figures = ("/s now", "/s mean", " requests", " steps", " iterations", "210 failed", "p50 ")
+    for expected in (*figures, "p99 ", "timeout=105"):
         assert expected in progress[-1]
 
 
@@ -87,7 +89,7 @@ def ci_output(*texts: str, encoding: str = "utf-8") -> str:
 def test_full_falls_back_to_lines_where_there_is_no_terminal() -> None:
     text = ci_output("hello\n")
     assert "Checkout | hello\n" in text
-    assert "✗ failed: errors <0.01%" in text
+    assert "✗ failed in 1m2s: Shop: errors <0.01%" in text
     assert "\x1b" not in text
 
 

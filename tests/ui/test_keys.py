@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.ui.full import read_keys
+from hyperscale.ui.frame import LiveFrame
+from hyperscale.ui.full import Controls, read_keys
 
 
 def test_keys_arrive_one_by_one_whatever_a_read_holds() -> None:
@@ -20,3 +21,15 @@ def test_unknown_sequences_press_no_key() -> None:
 @given(st.binary(max_size=40))
 def test_any_bytes_can_be_read_as_keys(typed: bytes) -> None:
     read_keys(typed)
+
+
+def test_keys_scroll_within_what_there_is_and_choose_workflows() -> None:
+    controls = Controls(on_stop=lambda: None)
+    controls.frame = LiveFrame([], scroll_max=30, page=12)
+    scrolled = []
+    for key in read_keys(b"j\x1b[B\x1b[6~ k\x1b[5~bG\x1b[BgG\x1b[1~\x1b[4~"):
+        controls.press(key, ["A", "B"])
+        scrolled.append(controls.scroll)
+    assert scrolled == [1, 2, 14, 26, 25, 13, 1, 30, 30, 0, 30, 0, 30]
+    controls.press("\t", ["A", "B"])
+    assert (controls.selected, controls.scroll) == ("A", 0)

@@ -7,6 +7,7 @@ from wcwidth import wcswidth
 
 from hyperscale.reporting.results import RunResult, RunStatus
 from hyperscale.stats.attempt_results import UsageResult
+from hyperscale.stats.reasons import Reason, ReasonKind
 from hyperscale.ui.summary import summary
 from hyperscale.ui.theme import Theme
 from tests.ui import scenes
@@ -22,15 +23,24 @@ def text_of(result: RunResult, width: int = 150) -> str:
 def test_the_summary_has_every_figure_of_a_step() -> None:
     lines = text_of(scenes.result()).splitlines()
     header = next(line for line in lines if line.lstrip().startswith("step"))
-    counts, times = "ok failed cut skipped sent rate/s", "min mean p50 p90 p95 p99 p99.9 max"
+    counts, times = "ok failed none cut skipped sent steps/s", "min mean p50 p90 p95 p99 p99.9 max"
     assert " ".join(header.split()) == f"step {counts} {times}"
     login = next(line for line in lines if line.lstrip().startswith("login"))
-    assert login.split()[1:4] == ["221,495", "105", "3"]
+    assert login.split()[1:5] == ["221,495", "105", "0", "3"]
     assert any(line.lstrip().startswith("all steps") for line in lines)
 
 
+def test_requests_are_what_was_sent_and_cut_requests_censor_the_percentiles() -> None:
+    text = text_of(scenes.result(), width=200)
+    assert "664,700 requests · 11,078/s · 664,670 steps · 221,480 iterations" in text
+    censored = "9 calls cut at the end, after 1s to 2.5s: percentiles are censored from 1s on"
+    assert censored in text
+    all_steps = next(line for line in text.splitlines() if line.lstrip().startswith("all steps"))
+    assert all_steps.split()[2:8] == ["664,565", "105", "12", "9", "0", "664,679"]
+
+
 def test_the_summary_names_what_went_wrong_and_ends_with_the_verdict() -> None:
-    text = text_of(scenes.result())
+    text = text_of(scenes.result(), 160)
     assert "status 105" in text
     assert "has_price 105 of 221,580 failed  first: AssertionError" in text
     assert re.search(r"✗ errors +<0.01% +0.0158%", text)
@@ -38,7 +48,10 @@ def test_the_summary_names_what_went_wrong_and_ends_with_the_verdict() -> None:
     assert "saturated on 1 of 2 cores" in text
     assert "dependency failed: Reindex" in text
     assert "reports/report.html" in text
-    assert text.splitlines()[-1] == "✗ failed: errors <0.01% (was 0.0158%), check has_price"
+    assert text.splitlines()[-1] == (
+        "✗ failed in 1m2s: Shop: errors <0.01%, was 0.0158%; Shop: check has_price failed 105 of "
+        "221,580 times; Cleanup: dependency failed: Reindex"
+    )
 
 
 def test_the_summary_lists_workers_with_their_usage_the_busiest_first() -> None:
@@ -79,13 +92,12 @@ def test_a_passing_run_ends_with_passed() -> None:
 def test_a_run_without_success_does_not_look_as_if_it_had_passed() -> None:
     result = scenes.result(passed=True)
     first, *others = result.workflows
-    failing = msgspec.structs.replace(first, ok=0, failed=first.total)
-    result = msgspec.structs.replace(result, workflows=[failing, *others])
+    reason = Reason(kind=ReasonKind.NO_SUCCESS, text="not one call succeeded: 3 failed")
+    failing = msgspec.structs.replace(first, ok=0, failed=first.total, reasons=[reason])
+    result = msgspec.structs.replace(result, workflows=[failing, *others], passed=False)
     lines = text_of(result).splitlines()
-    assert lines[-1].startswith(
-        f"✗ completed in 1m2s, but no request of {first.name} succeeded; no threshold or check"
-    )
-    assert any(line.startswith(f"✗ {first.name}  completed in") for line in lines)
+    assert lines[-1] == "✗ failed in 1m2s: not one call succeeded: 3 failed"
+    assert any(line.startswith(f"✗ {first.name}  failed in") for line in lines)
 
 
 @pytest.mark.parametrize("status", [status for status in RunStatus if status.value != "completed"])
@@ -129,3 +141,15 @@ def test_hostile_text_in_results_is_harmless() -> None:
 def test_narrow_windows_show_every_metric() -> None:
     assert "revenue 1,234,568" in text_of(scenes.result(), 40)
     assert "render mean 12.3ms, p99 34.0ms" in text_of(scenes.result(), 60)
+
+
+def test_the_summary_marks_latencies_of_a_held_loop_and_names_the_steps() -> None:
+    result = scenes.result()
+    shop = result.workflows[0]
+    first, *others = shop.steps
+    held = msgspec.structs.replace(first, held_seconds=24.6, held_max_ms=31.0)
+    marked = msgspec.structs.replace(shop, steps=[held, *others], loop_held=True, held_seconds=24.6)
+    text = text_of(msgspec.structs.replace(result, workflows=[marked, *result.workflows[1:]]))
+    assert "latencies are suspect for 24.6s in all" in text
+    assert f"{first.name} 24.6s, up to 31.0ms" in text
+    assert "latencies are suspect for" not in text_of(result)

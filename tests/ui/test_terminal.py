@@ -27,7 +27,7 @@ def test_a_run_is_shown_live_then_summed_up_on_the_normal_screen() -> None:
         console.signal(signal.SIGUSR1)
         assert console.wait_for_end() == 0
         console.assert_restored()
-        assert "failed: errors <0.01%" in console.text()
+        assert "Shop: errors <0.01%" in console.text()
         assert "requests per second" not in console.text()
 
 
@@ -130,7 +130,7 @@ def test_a_terminal_that_accepts_no_output_does_not_delay_the_run() -> None:
         assert console.process.stderr.readline().startswith(b"updates ")
         assert console.wait_for_end() == 0
         console.assert_restored()
-        assert "failed: errors <0.01%" in console.text()
+        assert "Shop: errors <0.01%" in console.text()
 
 
 def test_no_color_sends_no_colour() -> None:
