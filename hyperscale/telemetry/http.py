@@ -1,6 +1,8 @@
 """The HTTP endpoint of a node: a few GET routes for probes and scrapers, without authentication.
 
-It serves one request per connection, bounded in size, time and number of connections.
+It serves one request per connection, bounded in size, time and number of connections. A new
+connection replaces the oldest one that has not sent its request: probes are answered however many
+silent connections there are.
 """
 
 import asyncio
@@ -45,7 +47,7 @@ Routes = dict[str, Callable[[], Response]]
 class _Exchange(asyncio.Protocol):
     """One connection: one request and its answer."""
 
-    def __init__(self, routes: Routes, connections: set[asyncio.Transport]) -> None:
+    def __init__(self, routes: Routes, connections: dict[asyncio.Transport, None]) -> None:
         self._routes = routes
         self._connections = connections
         self._head = bytearray()
@@ -55,10 +57,11 @@ class _Exchange(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop does not register its transports
         if len(self._connections) >= CONNECTIONS_MAX:
-            transport.abort()
-            return
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest.abort()
         self._transport = transport
-        self._connections.add(transport)
+        self._connections[transport] = None
         self._timer = asyncio.get_running_loop().call_later(REQUEST_S, transport.abort)
 
     def data_received(self, data: bytes) -> None:
@@ -76,7 +79,7 @@ class _Exchange(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:
-            self._connections.discard(self._transport)
+            self._connections.pop(self._transport, None)
 
     def _answer(self, transport: asyncio.Transport, response: Response, has_body: bool) -> None:
         head = (
@@ -105,7 +108,7 @@ def bind_http(host: str, port: int) -> socket.socket:
 @asynccontextmanager
 async def serve_http(bound: socket.socket, routes: Routes) -> AsyncIterator[None]:
     """Serve the routes for as long as the context lasts."""
-    connections: set[asyncio.Transport] = set()
+    connections: dict[asyncio.Transport, None] = {}  # the oldest first
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: _Exchange(routes, connections), sock=bound)
     try:

@@ -7,6 +7,7 @@ add the new secret as `previous`, swap the two, remove the old one.
 
 import os
 import secrets
+import stat
 from pathlib import Path
 
 from hyperscale.errors import InputError
@@ -48,8 +49,23 @@ def make_secret() -> str:
     return secrets.token_urlsafe(_MADE_BYTES)
 
 
-def read_secret_file(path: Path) -> str:
+def check_private(path: Path, what: str) -> None:
+    """Raise `InputError` if users other than the owner can read a file that holds a secret."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:  # the reader of the file says what is wrong with it
+        return
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise InputError(
+            f"{what} {path} is open to other users: mode {mode:o}",
+            hint=f"chmod 600 {path}, or allow it with --insecure-files true",
+        )
+
+
+def read_secret_file(path: Path, *, is_lenient: bool = False) -> str:
     """Read the secret in a file, without the line end that an editor has added."""
+    if not is_lenient:
+        check_private(path, "the secret file")
     try:
         with path.open("rb") as file:
             data = file.read(SECRET_FILE_BYTES_MAX + 1)

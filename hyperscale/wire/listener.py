@@ -5,19 +5,40 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 from msgspec import Struct
 
 from hyperscale.errors import InputError
 from hyperscale.wire.errors import PeerProtocolError, RefusalReason
+from hyperscale.wire.handshake_door import DoorLimits, HandshakeDoor
 
 _ACCEPT_PAUSE_S = 0.1
 _ACCEPT_BATCH = 64
 _BACKLOG = 512
 
+CROWDED = PeerProtocolError(
+    "the node is overloaded: too many connections", RefusalReason.CROWDED, hint="try again later"
+)
+
 _log = logging.getLogger("hyperscale.wire")
+
+
+def bind_stream(host: str, port: int) -> socket.socket:
+    """Return a listening socket; port 0 chooses a free port."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except OSError as error:
+        # `create_server` appends the address to `strerror`, which the message has already.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
+        raise InputError(
+            f"cannot listen on {host}:{port}: {reason}",
+            hint="another process may use the port; choose another one with --port",
+        ) from error
+    listening.setblocking(False)
+    return listening
 
 
 class ServerLimits(Struct, frozen=True):
@@ -25,15 +46,15 @@ class ServerLimits(Struct, frozen=True):
 
     connections_max: int = 4096
     connections_per_host_max: int = 1024
-    handshakes_max: int = 256
     handshake_s: float = 5.0
+    door: DoorLimits = DoorLimits()
 
 
 class Listener:
     """Accepts sockets and counts connections per host.
 
-    `on_accept` gets each accepted socket and must start a task that calls `handshaking`;
-    `on_refuse` gets the error of each connection beyond the limits.
+    `on_accept` gets each accepted socket and must start a task that enters `handshaking`;
+    `on_refuse` gets the error of each connection beyond the limits, which `farewell` is sent to.
     """
 
     def __init__(
@@ -43,46 +64,46 @@ class Listener:
         connections: Callable[[], int],
         on_accept: Callable[[socket.socket, str, int], None],
         on_refuse: Callable[[str, PeerProtocolError], None],
+        farewell: bytes,
     ) -> None:
         self._limits = limits
         self._connections = connections
         self._on_accept = on_accept
         self._on_refuse = on_refuse
+        self._farewell = farewell
+        self._door = HandshakeDoor(limits.door)
+        self._timeouts: dict[int, asyncio.Timeout] = {}  # of pending handshakes, by token
+        self._next_token = 0
         self._sockets: set[socket.socket] = set()
         self._accepted: set[socket.socket] = set()  # their task has not begun
         self._per_host: Counter[str] = Counter()
-        self._handshakes = 0
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Listen on an address; return it with the port that was chosen for port 0."""
-        loop = asyncio.get_running_loop()
-        try:
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            family, _, _, _, address = found[0]
-            listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
-        except OSError as error:
-            # `create_server` appends the address to `strerror`, which the message has already.
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
-            raise InputError(
-                f"cannot listen on {host}:{port}: {reason}",
-                hint="another process may use the port; choose another one with --port",
-            ) from error
-        listening.setblocking(False)
+        listening = await asyncio.to_thread(bind_stream, host, port)
         self._sockets.add(listening)
         self._watch(listening)
         bound: tuple[str, int] = listening.getsockname()[:2]
         return bound
 
-    @contextmanager
-    def handshaking(self, accepted: socket.socket, host: str) -> Iterator[None]:
-        """Count a connection of `host`, and its handshake while the context lasts."""
+    @asynccontextmanager
+    async def handshaking(
+        self, accepted: socket.socket, host: str, is_authenticated: Callable[[], bool]
+    ) -> AsyncIterator[None]:
+        """Count a connection of `host`, and its handshake while the context lasts; raise
+        `TimeoutError` in it when the handshake takes too long, or has to make room."""
+        loop = asyncio.get_running_loop()
+        token = self._next_token = self._next_token + 1
         self._accepted.discard(accepted)
         self._per_host[host] += 1
-        self._handshakes += 1
+        self._door.begin(token, host, loop.time())
         try:
-            yield
+            async with asyncio.timeout(self._limits.handshake_s) as timeout:
+                self._timeouts[token] = timeout
+                yield
         finally:
-            self._handshakes -= 1
+            del self._timeouts[token]
+            self._door.end(token, is_authenticated=is_authenticated())
 
     def connection_closed(self, host: str) -> None:
         """Count one accepted connection of `host` less."""
@@ -122,19 +143,24 @@ class Listener:
                 loop.call_later(_ACCEPT_PAUSE_S, self._watch, listening)
                 return
             host, port = str(address[0]), int(address[1])
-            if self._is_crowded(host):
-                accepted.close()
-                crowded = PeerProtocolError("too many connections", RefusalReason.CROWDED)
-                self._on_refuse(host, crowded)
-                continue
             accepted.setblocking(False)
+            for token in self._door.overdue(loop.time()):
+                # Only if the task has begun to wait, and is not ending already.
+                if token in self._timeouts and not self._timeouts[token].expired():
+                    self._timeouts[token].reschedule(loop.time())
+            if self._is_crowded(host):
+                with suppress(OSError):  # the refusal is sent if the connection takes it
+                    accepted.send(self._farewell)
+                accepted.close()
+                self._on_refuse(host, CROWDED)
+                continue
             self._accepted.add(accepted)
             self._on_accept(accepted, host, port)
 
     def _is_crowded(self, host: str) -> bool:
         limits = self._limits
         return (
-            self._handshakes >= limits.handshakes_max
+            not self._door.admits(host)
             or self._connections() >= limits.connections_max
             or self._per_host[host] >= limits.connections_per_host_max
         )

@@ -17,7 +17,7 @@ from msgspec import Struct
 from hyperscale.config.schema import Hidden, NodeConfig
 from hyperscale.errors import InputError
 from hyperscale.wire.certificate_identity import CertificateIdentity, identity_from_uris
-from hyperscale.wire.cluster_secret import Secrets, read_secret_file
+from hyperscale.wire.cluster_secret import Secrets, check_private, read_secret_file
 from hyperscale.wire.errors import PeerProtocolError
 from hyperscale.wire.roles import Role
 
@@ -130,11 +130,14 @@ def incarnation_now() -> int:
 def security_of(config: NodeConfig) -> Security:
     """Read the secrets and certificates of a configuration; raise if they are invalid."""
     section = config.security
-    current = _secret(config.secret, section.secret_file)
-    previous = _secret(config.previous_secret, section.previous_secret_file)
+    is_lenient = section.insecure_files
+    current = _secret(config.secret, section.secret_file, is_lenient=is_lenient)
+    previous = _secret(config.previous_secret, section.previous_secret_file, is_lenient=is_lenient)
     secrets = None if current is None else Secrets(current, previous)
     tls = None
     if section.certificate:
+        if not is_lenient:
+            check_private(Path(section.key), "the key file")
         tls = TlsFiles(
             certificate=Path(section.certificate),
             key=Path(section.key),
@@ -166,7 +169,7 @@ def asking_role(config: NodeConfig) -> Role:
     return Role.OPERATOR if is_operator else Role.CLIENT
 
 
-def _secret(hidden: Hidden | None, file: str) -> str | None:
+def _secret(hidden: Hidden | None, file: str, *, is_lenient: bool) -> str | None:
     if hidden is not None:
         return hidden.reveal()
-    return read_secret_file(Path(file)) if file else None
+    return read_secret_file(Path(file), is_lenient=is_lenient) if file else None

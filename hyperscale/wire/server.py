@@ -30,9 +30,9 @@ from hyperscale.wire.errors import (
     RefusalReason,
 )
 from hyperscale.wire.handlers import Handlers
-from hyperscale.wire.handshake import PROTOCOL
+from hyperscale.wire.handshake import PROTOCOL, refusal_frame
 from hyperscale.wire.link import PeerLink
-from hyperscale.wire.listener import Listener, ServerLimits
+from hyperscale.wire.listener import CROWDED, Listener, ServerLimits
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.outbox import QueuedFrame
 from hyperscale.wire.refusal_log import RefusalLog
@@ -118,6 +118,8 @@ class PeerServer:
             connections=lambda: len(self._all),
             on_accept=self._accepted,
             on_refuse=self.count_refusal,
+            # Inside TLS it could not be read.
+            farewell=b"" if security.tls is not None else refusal_frame(CROWDED),
         )
         self._is_closing = False
 
@@ -289,31 +291,32 @@ class PeerServer:
         connection = Connection(self, is_dialer=False, host=host, port=port)
         tls = self.security.tls
         self._all.add(connection)
-        with self._listener.handshaking(accepted, host):
-            try:
-                async with asyncio.timeout(self._handshake_s):
-                    opening = loop.connect_accepted_socket(
-                        lambda: connection, accepted, ssl=None if tls is None else tls.server
-                    )
-                    await _open(connection, opening)
-            except TimeoutError:
-                text = f"no handshake within {self._handshake_s:g} s"
-                self.count_refusal(host, PeerProtocolError(text, RefusalReason.SLOW))
-            except (OSError, HyperscaleError) as error:
-                text = "the connection ended within the handshake"
-                refusal = PeerProtocolError(text, RefusalReason.TRUNCATED)
-                self.count_refusal(host, _refusal_in(error) or refusal)
-            except Exception as error:  # noqa: BLE001  a bug ends the connection it occurred on
-                connection.fail(error)
-                accepted.close()  # there may be no transport that owns it
-            finally:
-                if not connection.is_established:
-                    connection.give_up("the handshake failed")  # its transport owns the socket
+        handshaking = self._listener.handshaking(accepted, host, lambda: connection.is_established)
+        try:
+            async with handshaking:
+                opening = loop.connect_accepted_socket(
+                    lambda: connection, accepted, ssl=None if tls is None else tls.server
+                )
+                await _open(connection, opening)
+        except TimeoutError:
+            text = f"no handshake within {self._handshake_s:g} s, or it had to make room"
+            self.count_refusal(host, PeerProtocolError(text, RefusalReason.SLOW))
+        except (OSError, HyperscaleError) as error:
+            text = "the connection ended within the handshake"
+            refusal = PeerProtocolError(text, RefusalReason.TRUNCATED)
+            self.count_refusal(host, _refusal_in(error) or refusal)
+        except Exception as error:  # noqa: BLE001  a bug ends the connection it occurred on
+            connection.fail(error)
+            accepted.close()  # there may be no transport that owns it
+        finally:
+            if not connection.is_established:
+                connection.give_up("the handshake failed")  # its transport owns the socket
 
     def _cut_off(self, error: Exception) -> PeerRefusedError:
         """Return the error for an acceptor that closed the connection without a refusal."""
         if self.security.mode is SecurityMode.TLS:
-            reason, hint = RefusalReason.CERTIFICATE, "it may not accept this node's certificate"
+            reason = RefusalReason.CERTIFICATE
+            hint = "it may not accept this node's certificate, or be overloaded"
         else:
             reason = RefusalReason.TRUNCATED
             hint = "it may need certificates, or may not be a Hyperscale node"

@@ -144,6 +144,7 @@ class TestSecret:
         path = tmp_path / "s"
         with pytest.raises(InputError, match="cannot be read"):
             read_secret_file(path)
+        path.touch(mode=0o600)
         path.write_bytes(b"\xff\xfe not text at all")
         with pytest.raises(InputError, match="not text"):
             read_secret_file(path)
@@ -160,11 +161,24 @@ class TestSecret:
         self, tmp_path: Path, content: str, words: str
     ) -> None:
         path = tmp_path / "cluster.secret"
+        path.touch(mode=0o600)
         path.write_text(content)
         with pytest.raises(InputError, match=words) as raised:
             read_secret_file(path)
         assert str(path) in str(raised.value)
         assert "swordfish" not in str(raised.value)
+
+    @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+    def test_a_secret_file_that_is_open_to_others_is_refused_unless_allowed(
+        self, tmp_path: Path, mode: int
+    ) -> None:
+        path = tmp_path / "cluster.secret"
+        path.write_text("correct horse battery staple")
+        path.chmod(mode)
+        with pytest.raises(InputError, match=rf"open to other users: mode {mode:o}") as refused:
+            read_secret_file(path)
+        assert f"chmod 600 {path}" in refused.value.hint
+        assert read_secret_file(path, is_lenient=True) == "correct horse battery staple"
 
     def test_help_explains_rotation(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["secret", "--help"]) == 0

@@ -16,6 +16,7 @@ import pytest
 from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, RefusalReason
 from hyperscale.wire.frames import FRAME_BYTES_MAX, encode_head
 from hyperscale.wire.handshake import PROTOCOL
+from hyperscale.wire.handshake_door import DoorLimits
 from hyperscale.wire.listener import ServerLimits
 from hyperscale.wire.registry import REGISTRY, SizeClass
 from hyperscale.wire.roles import Role
@@ -247,7 +248,11 @@ def test_a_slow_handshake_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
 def test_handshakes_are_bounded_and_accepted_again_afterwards() -> None:
     async def main() -> None:
         async with (
-            server("target", handlers=echoing(), limits=ServerLimits(handshakes_max=5)) as node,
+            server(
+                "target",
+                handlers=echoing(),
+                limits=ServerLimits(door=DoorLimits(pending_max=5, reserved=0)),
+            ) as node,
             server("friend") as friend,
         ):
             address = await node.listen("127.0.0.1", 0)
@@ -256,6 +261,41 @@ def test_handshakes_are_bounded_and_accepted_again_afterwards() -> None:
             for raw in crowd:
                 await raw.close()
             assert await friend.link(*address).call(Question("x"), Answer, deadline_s=soon())
+
+    run(main)
+
+
+def test_a_client_of_an_overloaded_node_is_told_so() -> None:
+    async def main() -> None:
+        limits = ServerLimits(door=DoorLimits(pending_max=2, pending_per_host_max=2, reserved=0))
+        async with server("target", limits=limits) as node, server("friend") as friend:
+            address = await node.listen("127.0.0.1", 0)
+            crowd = [await Raw.dial(address) for _ in range(2)]
+            await until_async(lambda: node.connection_count == 2)
+            with pytest.raises(PeerRefusedError, match="the node is overloaded") as refused:
+                await friend.dial(*address)
+            assert refused.value.reason is RefusalReason.CROWDED
+            for raw in crowd:
+                await raw.close()
+
+    run(main)
+
+
+def test_a_silent_handshake_makes_room_for_a_new_one() -> None:
+    async def main() -> None:
+        door = DoorLimits(pending_max=4, pending_per_host_max=4, reserved=0, silent_s=0.0)
+        limits = ServerLimits(handshake_s=60.0, door=door)
+        async with (
+            server("target", handlers=echoing(), limits=limits) as node,
+            server("friend") as friend,
+        ):
+            address = await node.listen("127.0.0.1", 0)
+            crowd = [await Raw.dial(address) for _ in range(4)]
+            await until_async(lambda: node.connection_count == 4)
+            assert await friend.link(*address).call(Question("x"), Answer, deadline_s=soon())
+            assert node.refusals.counts[RefusalReason.SLOW]
+            for raw in crowd:
+                await raw.close()
 
     run(main)
 
