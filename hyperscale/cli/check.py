@@ -1,12 +1,18 @@
-"""`hyperscale check FILE`: run each workflow once and show every request and response."""
+"""`hyperscale check FILE`: run each workflow briefly and show every request and response."""
 
 import argparse
 import asyncio
+import dataclasses
 import sys
 
 import msgspec
 
-from hyperscale.cli.load_flags import add_file_argument, add_only_flag
+from hyperscale.cli.load_flags import (
+    add_file_argument,
+    add_only_flag,
+    add_parameter_flag,
+    parameters_of,
+)
 from hyperscale.graph import Overrides
 from hyperscale.plan import Plan
 from hyperscale.reporting.exit_codes import ExitCode
@@ -16,13 +22,15 @@ from hyperscale.runner.source import LoadedTest, load_test_file, resolve_hosts
 from hyperscale.ui.api import Mode, SilentUi
 
 DESCRIPTION = """\
-Validate a test file, then run each workflow once with one virtual user, in the order of their
-dependencies, and show every request and response. Thresholds are not evaluated.
+Validate a test file, then run each workflow with two virtual users (or one, if it has only one),
+an iteration for each, in the order of their dependencies, and show every request and response.
+Thresholds are not evaluated.
 """
 EPILOG = """\
 examples:
   hyperscale check shop.py
   hyperscale check shop.py --only Login
+  hyperscale check shop.py --set base=https://staging.test
 
 exit codes: 0 every step and check passed, 1 a step or check failed, 2 invalid input (nothing ran),
 3 a workflow could not be run
@@ -32,13 +40,14 @@ exit codes: 0 every step and check passed, 1 a step or check failed, 2 invalid i
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_file_argument(parser)
     add_only_flag(parser)
+    add_parameter_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    test = load_test_file(args.file, Overrides(vus=1, only=args.only))
+    test = load_test_file(args.file, Overrides(only=args.only), parameters_of(args))
     for warning in test.plan.warnings:
         print(f"warning: {warning}")
-    ending = asyncio.run(_check(LoadedTest(_once(test.plan), test.code)))
+    ending = asyncio.run(_check(dataclasses.replace(test, plan=_brief(test.plan), reporters=())))
     _print_summary(ending.result)
     if ending.exit_code in (ExitCode.RUN_FAILED, ExitCode.INTERRUPTED):
         return ending.exit_code
@@ -52,15 +61,27 @@ def run(args: argparse.Namespace) -> int:
 async def _check(test: LoadedTest) -> RunEnding:
     await resolve_hosts(test.plan)
     # One executor runs one workflow after the other, so that their output does not mix.
-    return await drive(test, RunOptions(workers=1, static=False, trace=True), _Transcript())
+    options = RunOptions(workers=1, share_cores=False, static=False, trace=True)
+    return await drive(test, options, _Transcript())
 
 
-def _once(plan: Plan) -> Plan:
+def _brief(plan: Plan) -> Plan:
+    """Return the plan with as few users and iterations as show every mistake.
+
+    With two users, a test that works only for its first user fails here too.
+    """
     replace = msgspec.structs.replace
+    users = {workflow.name: min(2, workflow.vus) for workflow in plan.workflows}
     return replace(
         plan,
         workflows=tuple(
-            replace(workflow, vus=1, iterations=1, interval_s=None, thresholds=())
+            replace(
+                workflow,
+                vus=users[workflow.name],
+                iterations=users[workflow.name],
+                interval_s=None,
+                thresholds=(),
+            )
             for workflow in plan.workflows
         ),
     )

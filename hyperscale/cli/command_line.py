@@ -62,7 +62,7 @@ examples:
   hyperscale cluster up                  start managers and workers on this machine
   hyperscale submit shop.py --watch      run the load on a cluster
 
-exit codes: 0 passed, 1 a threshold or check failed, 2 invalid input (nothing ran),
+exit codes: 0 passed, 1 not passed, 2 invalid input (nothing ran),
 3 the run failed, was partial or timed out, 130 interrupted (partial results are written)
 
 'hyperscale COMMAND --help' explains a command.
@@ -163,7 +163,7 @@ def _crashed(error: BaseException, arguments: list[str]) -> int:
     import tempfile
 
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    head = f"arguments: {arguments}\npython: {sys.version}\n\n"
+    head = f"arguments: {_without_values(arguments)}\npython: {sys.version}\n\n"
     trace = "".join(traceback.format_exception(error))
     try:
         descriptor, path = tempfile.mkstemp(prefix=f"hyperscale-crash-{stamp}-", suffix=".log")
@@ -175,6 +175,17 @@ def _crashed(error: BaseException, arguments: list[str]) -> int:
     text = f"hyperscale: internal error: {type(error).__name__}: {error}"
     _print_error(f"{text}\n  this is a bug in Hyperscale; {where}")
     return ExitCode.RUN_FAILED
+
+
+def _without_values(arguments: list[str]) -> list[str]:
+    """Return the arguments without the values of `--set`, which may be secret."""
+    shown = list(arguments)
+    for index, word in enumerate(shown):
+        if word == "--set" and index + 1 < len(shown):
+            shown[index + 1] = f"{shown[index + 1].partition('=')[0]}=***"
+        elif word.startswith("--set="):
+            shown[index] = f"--set={word.removeprefix('--set=').partition('=')[0]}=***"
+    return shown
 
 
 def _print_error(text: str) -> None:

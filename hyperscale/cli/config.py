@@ -24,8 +24,13 @@ examples:
 """
 _CHECK_DESCRIPTION = """\
 Show every setting that a node would start with and its source: a flag, the environment, a file or
-the default, in this order of precedence. The output is a valid configuration file. All errors are
-reported, not only the first; secrets are never shown.
+the default, in this order of precedence. The output is a valid configuration file; secrets are
+never shown.
+
+The command also checks what would fail later, on this machine: secret and key files, certificates
+(validity, role, cluster, authority, key), founders without seeds, the data directory, the number of
+cores, ports in use. All findings are reported, not only the first; while a setting is invalid or
+missing, only settings are checked. Nothing is started or changed.
 """
 _CHECK_EPILOG = """\
 examples:
@@ -59,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     loaded = load_node(args, args.role)
     problems = list(loaded.problems)
     if loaded.config is not None:
-        from hyperscale.nodes.settings import problems_of
+        from hyperscale.nodes.preflight import problems_of
 
         problems += problems_of(loaded.config)
     _show(loaded)

@@ -36,7 +36,8 @@ end once their jobs have ended, and then the manager may be stopped.
 """
 EPILOG = """\
 The command waits until the node is drained; with --no-wait it returns as soon as the drain has
-begun. Draining a node twice is harmless. To drain a manager, connect to another manager.
+begun. Draining a node twice is harmless. To drain a manager, connect to another manager. If the
+managers that are left would have no majority alive, the drain is refused unless --force is given.
 
 To undo: a worker takes work again after a restart. 'hyperscale ledger members add NODE' cancels the
 drain of a manager; a manager that has left joins again as a new member if it starts with an empty
@@ -56,6 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("node", metavar="NODE", help="node id of a manager or a worker")
     parser.add_argument(
         "--no-wait", action="store_true", help="do not wait until the node is drained"
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="drain a manager even if those that are left have no majority alive",
     )
     add_query_flags(parser, timeout="60s")
 
@@ -77,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         done = f"{args.node} {_REMOVED}"
         print_reply(args, {"done": done}, done)
         return 0
-    change_member(args, "drain", args.node)
+    change_member(args, "drain", args.node, is_forced=args.force)
     if not args.no_wait:
         hint = "groups end when their jobs have ended"
         _poll(args, status, lambda found: _votes(found, args.node), hint=hint)

@@ -1,6 +1,7 @@
 """`hyperscale ledger`: inspect and change the ledger of a cluster."""
 
 import argparse
+import sys
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -51,8 +52,10 @@ ledger.history_days (30 days by default), also after a job has ended.
 """,
     "members": """\
 Managers join the ledger on their own and become voters of groups as needed. 'add' cancels the
-drain of a manager; 'remove' removes a manager that is dead for good; 'promote' makes a manager the
-leader of a group. To take out a manager that is alive, use 'hyperscale drain NODE'.
+drain of a manager; 'remove' removes a manager for good; 'promote' makes a manager the leader of a
+group. To take a manager that is alive out of service, use 'hyperscale drain NODE'; 'remove --force'
+takes its votes away at once. 'remove' asks for confirmation on a terminal. A removed manager keeps
+running, is not ready and does no more work; with an empty data directory it joins as a new one.
 """,
 }
 
@@ -73,6 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("node", metavar="NODE", help="node id of a manager")
     about = "promote: the group to lead (default: %(default)s, the management group)"
     add("--group", metavar="G", type=int, default=0, help=about)
+    add("--force", action="store_true", help="remove: also a manager that is alive")
+    add("--yes", "-y", action="store_true", help="remove: do not ask for confirmation")
     for action in actions.choices.values():
         add_query_flags(action)
     parser.set_defaults(function=None, parser=parser)
@@ -197,15 +202,32 @@ def _about(data: object) -> str:
 
 
 def _change(args: argparse.Namespace) -> int:
-    change_member(args, args.change, args.node, args.group)
+    if args.change == "remove" and not _is_confirmed(args):
+        print("nothing was changed")
+        return 0
+    change_member(args, args.change, args.node, group=args.group, is_forced=args.force)
     return 0
 
 
-def change_member(args: argparse.Namespace, change: str, node: str, group: int = -1) -> None:
-    """Request a change of the ledger's members and print its outcome."""
-    reply = query_node(
-        args, ChangeMember(change=MemberChange(change), node=node, group=group), ChangeMemberReply
+def _is_confirmed(args: argparse.Namespace) -> bool:
+    """Ask on a terminal whether a manager should be removed; scripts are not asked."""
+    if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    sys.stderr.write(
+        f"Remove {args.node} from the ledger for good? Its data directory cannot be used again: "
+        "to come back, it has to join as a new manager. [y/N] "
     )
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def change_member(
+    args: argparse.Namespace, change: str, node: str, *, group: int = -1, is_forced: bool = False
+) -> None:
+    """Request a change of the ledger's members and print its outcome."""
+    change_to = MemberChange(change)
+    request = ChangeMember(change=change_to, node=node, group=group, is_forced=is_forced)
+    reply = query_node(args, request, ChangeMemberReply)
     if reply.refused:
         raise RunError(reply.refused, hint=reply.hint)
     print_reply(args, {"done": reply.done}, reply.done)

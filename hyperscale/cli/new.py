@@ -1,6 +1,7 @@
 """`hyperscale new FILE`: write a commented test file to start from."""
 
 import argparse
+import json
 import re
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from hyperscale.testing.arguments import split_url
 DEFAULT_URL = "http://localhost:8080"
 
 DESCRIPTION = """\
-Write a commented test file to start from. It runs as it is against 'hyperscale target'.
+Write a commented test file to start from. It runs without changes against 'hyperscale target';
+with --url, it sends requests to that URL only.
 """
 EPILOG = f"""\
 examples:
@@ -26,12 +28,15 @@ then:
 TEMPLATE = '''\
 """A load test.
 
-    hyperscale check {file}     run every workflow once, show requests and responses
+    hyperscale check {file}     run two users briefly, show requests and responses
     hyperscale run {file}       run the load
 """
 
-from hyperscale import Workflow, check, metric, step
-from hyperscale.testing import URL, Data, HTTPResponse
+from hyperscale import Param, Workflow, check, metric, step
+from hyperscale.testing import URL, {parts}HTTPResponse
+
+# A parameter: hyperscale run {file} --set base=https://staging.shop.test
+base = Param({url})
 
 
 class {name}(Workflow):
@@ -39,11 +44,11 @@ class {name}(Workflow):
     vus = 50
     duration = "10s"
 
-    # Think time: a virtual user starts at most one iteration per interval.
+    # Pace: a virtual user starts at most one iteration per interval.
     interval = "100ms"
 
-    # Conditions for the run to pass (exit code 0): latency of a step, share of failed
-    # requests, request rate and more.
+    # Conditions for the run to pass (exit code 0): latency of a step, share of calls
+    # that failed, calls per second and more.
     thresholds = {{
         "errors": "<1%",
         "home.p99": "<500ms",
@@ -53,28 +58,23 @@ class {name}(Workflow):
     # encoded once, before the load starts. A status of 400 or more is a failure unless the
     # step accepts it: @step(accept=[404]).
     @step()
-    async def home(self, url: URL = "{url}/json") -> HTTPResponse:
+    async def home(self, url: URL = {home}) -> HTTPResponse:
         return await self.client.http.get(url)
 
     # @step("home") runs after home; steps with the same dependencies run concurrently.
     # A parameter named like an earlier step receives the response of that step.
     @step("home")
     async def search(
-        self, home: HTTPResponse | None = None, url: URL = "{url}/echo"
+        self, home: HTTPResponse | None = None, url: URL = {search}
     ) -> HTTPResponse:
         seen = home.status if home else 0
         return await self.client.http.get(url, params={{"seen": seen}})
 
-    @step("home")
-    async def order(
-        self, url: URL = "{url}/echo", body: Data = {{"item": 7, "count": 2}}
-    ) -> HTTPResponse:
-        return await self.client.http.post(url, data=body)
-
-    # A check runs in every iteration. A failed check fails the run (exit code 1).
+{order}
+    # A check runs in every iteration. A failed check fails the run (exit code 1), unless a
+    # threshold on "checks" says how many may fail.
     @check()
-    def home_is_json(self, home: HTTPResponse) -> bool:
-        return home.headers.get("content-type", "").startswith("application/json")
+{judge}
 
     # A metric of your own: count, rate, gauge, distribution or timer.
     @metric("distribution")
@@ -82,11 +82,44 @@ class {name}(Workflow):
         return len(home.content)
 '''
 
+# For the built-in target, which answers POST requests and JSON.
+_TARGET = {
+    "parts": "Data, ",
+    "home": 'f"{base}/json"',
+    "search": 'f"{base}/echo"',
+    "order": """\
+    @step("home")
+    async def order(
+        self, url: URL = f"{base}/echo", body: Data = {"item": 7, "count": 2}
+    ) -> HTTPResponse:
+        return await self.client.http.post(url, data=body)
+""",
+    "judge": """\
+    def home_is_json(self, home: HTTPResponse) -> bool:
+        return home.headers.get("content-type", "").startswith("application/json")""",
+}
+# For any other server: only the address that was given is known to exist there.
+_SERVER = {
+    "parts": "",
+    "order": """\
+    # A step that sends a body; `from hyperscale.testing import Data`:
+    #
+    # @step("home")
+    # async def order(
+    #     self, url: URL = f"{base}/orders", body: Data = {"item": 7, "count": 2}
+    # ) -> HTTPResponse:
+    #     return await self.client.http.post(url, data=body)
+""",
+    "judge": """\
+    def home_is_found(self, home: HTTPResponse) -> bool:
+        return home.status < 400""",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("file", metavar="FILE", help="file to write")
-    add("--url", metavar="URL", default=DEFAULT_URL, help="base URL to test (default: %(default)s)")
+    add("--url", metavar="URL", default=DEFAULT_URL, help="URL to test (default: %(default)s)")
     add("--force", action="store_true", help="overwrite an existing file")
 
 
@@ -96,8 +129,7 @@ def run(args: argparse.Namespace) -> int:
             f"{args.file!r} is not the name of a file", hint="give a file name, such as shop.py"
         )
     path = Path(args.file if args.file.endswith(".py") else f"{args.file}.py")
-    split_url(args.url)
-    text = TEMPLATE.format(file=path, name=class_name(path.stem), url=args.url.rstrip("/"))
+    text = TEMPLATE.format(file=path, name=class_name(path.stem), **_parts_for(args.url))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w" if args.force else "x", encoding="utf-8") as file:
@@ -108,6 +140,16 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
     print(f"wrote {path}\nnext: hyperscale check {path}, then hyperscale run {path}")
     return 0
+
+
+def _parts_for(url: str) -> dict[str, str]:
+    """Return the parts of the template that depend on the server."""
+    has_path = split_url(url).path not in ("", "/")
+    base = url if has_path else url.rstrip("/")
+    if base == DEFAULT_URL:
+        return {"url": json.dumps(base), **_TARGET}
+    page = "base" if has_path else 'f"{base}/"'
+    return {"url": json.dumps(base), "home": page, "search": page, **_SERVER}
 
 
 def class_name(stem: str) -> str:

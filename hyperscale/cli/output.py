@@ -12,12 +12,13 @@ from typing import Self
 from hyperscale.cli.printing import print_warning, printable
 from hyperscale.cli.signals import uninterrupted, unless_interrupted
 from hyperscale.errors import InputError, RunError
-from hyperscale.reporting.exit_codes import ExitCode
 from hyperscale.reporting.files import ensure_writable
 from hyperscale.reporting.json_report import encode_json
 from hyperscale.reporting.outputs import planned_outputs, write_outputs
 from hyperscale.reporting.reporter import ReporterFailure, Sink, submit_all
-from hyperscale.reporting.results import RunResult, RunStatus, failed_checks, is_fruitless
+from hyperscale.reporting.results import RunResult
+from hyperscale.reporting.verdict import reasons_of, run_standing
+from hyperscale.stats.standing import Standing
 from hyperscale.ui.api import Ui
 
 
@@ -118,20 +119,10 @@ def _reporter_line(failure: ReporterFailure) -> str:
 
 def _failure_line(result: RunResult) -> list[str]:
     """Return one line that says why the run did not pass; nothing if it passed."""
-    reasons = []
-    for workflow in result.workflows:
-        if workflow.status is not RunStatus.COMPLETED:
-            reasons.append(f"{workflow.name}: {workflow.error or workflow.status.value}")
-        elif is_fruitless(workflow):
-            reasons.append(f"{workflow.name}: no request succeeded")
-        checks = failed_checks(workflow, result.thresholds)
-        reasons += [f"{workflow.name}: check {check.name} failed" for check in checks]
-    broken = [each for each in result.thresholds if not each.passed]
-    reasons += [f"{each.workflow}: {each.name} is not {each.limit}" for each in broken]
-    if result.passed and not reasons:
+    standing = run_standing(result)
+    if standing is Standing.PASSED:
         return []
-    verdict = "failed" if result.exit_code == ExitCode.NOT_PASSED else result.status.value
-    return [printable("; ".join([f"{result.file}: {verdict}", *reasons]))]
+    return [printable("; ".join([f"{result.file}: {standing}", *reasons_of(result)]))]
 
 
 def _write_stdout(payload: bytes) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -27,6 +28,18 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
         # Text that starts like a number is a value, not a flag: -5s is an invalid duration.
         self._negative_number_matcher = re.compile(r"-\.?\d")
+        self.ignored_word = ""  # may stand before the arguments, and changes nothing
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does, without the ignored word."""
+        args = list(sys.argv[1:] if args is None else args)
+        for place, word in enumerate(args):
+            before = self._option_string_actions.get(args[place - 1]) if place else None
+            is_value = before is not None and before.nargs != 0
+            if self.ignored_word and word == self.ignored_word and not is_value:
+                del args[place]
+                break
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(self.prog, message)

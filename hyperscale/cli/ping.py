@@ -1,13 +1,12 @@
-"""`hyperscale ping http URL`: send one request and show its timings."""
+"""`hyperscale ping URL`: send one request and show its timings."""
 
 import argparse
 import asyncio
-import shlex
 import sys
 from typing import Any
 
 from hyperscale._native import Exchange, Recorder
-from hyperscale.cli.parser import UsageError, whole_number
+from hyperscale.cli.parser import Parser, UsageError, whole_number
 from hyperscale.clients import ClientHub, RequestError
 from hyperscale.clients.trace import format_exchange
 from hyperscale.config import parse_duration_s
@@ -20,23 +19,25 @@ BODY_CHARS_MAX = 1000
 _REDIRECTS_MOST = 1000
 
 DESCRIPTION = """\
-Send one request and show its timings, TLS parameters, headers and the start of the body.
+Send one request and show its timings, TLS parameters, headers and the start of the body, and every
+redirect on the way.
 """
 EPILOG = """\
 examples:
-  hyperscale ping http http://localhost:8080/json
-  hyperscale ping http https://shop.test/ --insecure --timeout 2s
-  hyperscale ping http http://localhost:8080/echo --method POST --data '{"a": 1}' \\
+  hyperscale ping http://localhost:8080/json
+  hyperscale ping https://shop.test/ --insecure --timeout 2s
+  hyperscale ping http://localhost:8080/echo --method POST --data '{"a": 1}' \\
       --header "Content-Type: application/json"
 
 exit codes: 0 a status below 400, 1 a status of 400 or more, 2 invalid input, 3 no response
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
+    parser.ignored_word = "http"  # the protocol: there is only one
     add = parser.add_argument
-    add("protocol", metavar="PROTOCOL", type=_protocol, help="protocol: http")
-    add("url", metavar="URL", help="URL with http:// or https://")
+    about = "URL with http:// or https:// ('ping http URL', as in earlier versions, works too)"
+    add("url", metavar="URL", type=_url, help=about)
     add("--method", "-X", metavar="M", default="GET", help="request method (default: GET)")
     about = "request header; repeat the flag for more"
     add("--header", "-H", metavar="'NAME: VALUE'", action="append", default=[], help=about)
@@ -79,13 +80,12 @@ async def _ping(args: argparse.Namespace) -> Exchange:
     return seen[-1]
 
 
-def _protocol(text: str) -> str:
-    if "://" in text:
-        command = f"hyperscale ping http {shlex.quote(text)}"
-        raise UsageError("hyperscale ping", "the protocol is missing", hint=f"type: {command}")
-    if text != "http":
+def _url(text: str) -> str:
+    if text.isalnum():
         raise UsageError(
-            "hyperscale ping", f"unknown protocol {text!r}", hint="the only protocol is http"
+            "hyperscale ping",
+            f"{text!r} is not a URL",
+            hint=f"type: hyperscale ping http://{text}; the only protocol is http",
         )
     return text
 

@@ -28,7 +28,7 @@ examples:
   hyperscale results default.1-k5mz7vqjx2 --out results
   hyperscale results default.1-k5mz7vqjx2 --json - | jq .gaps
 
-exit codes: 0 passed, 1 a threshold or check failed, 2 there is no such job or it has not ended,
+exit codes: 0 passed, 1 not passed, 2 there is no such job or it has not ended,
 3 the job failed, was partial, was cancelled or timed out, or no manager could be reached, or a
 file could not be written
 """

@@ -9,6 +9,7 @@ from hyperscale.cli.load_flags import (
     add_load_flags,
     add_log_flags,
     overrides_of,
+    parameters_of,
 )
 from hyperscale.cli.output import Destination, add_output_flags, out_dir_for
 from hyperscale.cli.signals import uninterrupted
@@ -28,12 +29,14 @@ examples:
   hyperscale run shop.py
   hyperscale run shop.py --vus 50 --duration 10s       a smaller load than the file asks for
   hyperscale run shop.py --only Login Checkout         two workflows and their dependencies
+  hyperscale run shop.py --set base=https://staging.test     a value for `base = Param(…)`
+  hyperscale run shop.py --threshold "pay.p99<250ms"   pass only if this holds too
   hyperscale run shop.py --timeout 5m --ui ci          with a time limit and plain log lines
   hyperscale run shop.py --json - --ui none | jq .     only the results, on stdout
 
 Ctrl-C stops the run, writes the results so far and exits with 130. A second Ctrl-C stops at once.
 
-exit codes: 0 passed, 1 a threshold or check failed, 2 invalid input (nothing ran), 3 the run
+exit codes: 0 passed, 1 not passed, 2 invalid input (nothing ran), 3 the run
 failed, was partial or timed out, 130 interrupted
 """
 
@@ -58,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         output_file=out_dir / "output.log",
         static=not args.no_compile,
     )
-    test = load_test_file(args.file, overrides_of(args))
+    test = load_test_file(args.file, overrides_of(args), parameters_of(args))
     return asyncio.run(_run(test, options, args, out_dir)).exit_code
 
 

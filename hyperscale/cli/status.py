@@ -67,19 +67,23 @@ def _text(update: WatchJobUpdate, result: RunResult | None) -> str:
     facts = [f"{what} {ago(ms, now_s)} ago" for what, ms in stamps.items() if ms]
     lines += [f"  {', '.join(facts)}", ""]
     views = () if update.live is None else update.live.workflows
-    figures = {view.name: (view.total, view.failed, view.rate_now) for view in views}
+    figures = {each.name: (each.sent, each.failed, each.requests_now) for each in views}
     if result is not None:
         ended = result.workflows
-        figures = {each.name: (each.total, each.failed, each.rate_per_second) for each in ended}
+        figures = {each.name: (each.sent, each.failed, each.requests_per_second) for each in ended}
     rows = []
     for row in job.workflows:
         numbers = ["-", "-", "-"]
         if row.name in figures:
-            total, failed, rate = figures[row.name]
-            numbers = [f"{total:,}", f"{failed:,}", f"{rate:,.0f}/s"]
-        facts = [row.name, row.status.value, str(row.cores), str(row.attempts)]
+            sent, failed, rate = figures[row.name]
+            numbers = [f"{sent:,}", f"{failed:,}", f"{rate:,.0f}/s"]
+        cores = f"{row.shared_cores} shared" if row.shared_cores else str(row.cores)
+        facts = [row.name, row.status.value, cores, str(row.attempts)]
         rows.append([*facts, *numbers, ", ".join(row.workers)])
     head = ("WORKFLOW", "STATE", "CORES", "ATTEMPTS", "REQUESTS", "FAILED", "RATE", "WORKERS")
     lines.append(table(head, rows))
-    lines += [f"{row.name}: {printable(row.error)}" for row in job.workflows if row.error]
+    reasons = {row.name: [row.error] for row in job.workflows if row.error}
+    if result is not None:
+        reasons = {each.name: [why.text for why in each.reasons] for each in result.workflows}
+    lines += [f"{name}: {printable(why)}" for name, each in reasons.items() for why in each]
     return "\n".join(lines)

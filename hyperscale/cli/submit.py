@@ -14,6 +14,7 @@ from hyperscale.cli.load_flags import (
     add_load_flags,
     add_log_flags,
     overrides_of,
+    parameters_of,
 )
 from hyperscale.cli.output import Destination, add_output_flags, out_dir_for
 from hyperscale.cli.printing import print_warning
@@ -42,7 +43,7 @@ examples:
 
 Ctrl-C leaves the job running and prints the command that shows it again.
 
-exit codes: 0 passed (with --detach: submitted), 1 a threshold or check failed, 2 invalid input
+exit codes: 0 passed (with --detach: submitted), 1 not passed, 2 invalid input
 (nothing ran), 3 the job failed, was partial, was cancelled or timed out, or no manager could be
 reached, or the queue stayed full; 130 interrupted (the job continues)
 """
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     for flag in ("timeout", "dispatch_timeout", "submit_timeout"):
         if getattr(args, flag) is not None:
             parse_duration_s(getattr(args, flag), where=f"--{flag.replace('_', '-')}")
-    package = package_file(args.file, overrides_of(args))
+    package = package_file(args.file, overrides_of(args), parameters_of(args))
     if not args.watch and args.ui == "full":
         args.ui = "ci"
     return asyncio.run(_submit(args, package))

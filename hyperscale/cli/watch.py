@@ -23,7 +23,7 @@ examples:
   hyperscale watch default.1-k5mz7vqjx2
   hyperscale watch default.1-k5mz7vqjx2 --out results       also write the result files
 
-exit codes: 0 passed, 1 a threshold or check failed, 2 there is no such job, 3 the job failed, was
+exit codes: 0 passed, 1 not passed, 2 there is no such job, 3 the job failed, was
 partial, was cancelled or timed out, or no manager could be reached; 130 interrupted (the job
 continues)
 """

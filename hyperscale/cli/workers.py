@@ -4,7 +4,7 @@ import argparse
 
 from hyperscale.cli.cluster_flags import CLUSTER_HELP, add_client_flags, ask_cluster
 from hyperscale.cli.printing import print_reply, print_warning, table
-from hyperscale.client.messages import ListWorkersReply, WorkerAttempt
+from hyperscale.client.messages import ListWorkersReply, WorkerAttempt, WorkerRow
 
 DESCRIPTION = """\
 List the workers of a cluster with their state, their cores and the workflows that run on them.
@@ -27,6 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     reply = ask_cluster(args, lambda client: client.get_workers())
     print_reply(args, reply, _text(reply))
+    for row in reply.workers:
+        for reason in row.unfit:
+            print_warning(f"{row.worker} gets no work: {reason}")
     if reply.unknown:
         print_warning(f"{', '.join(reply.unknown)}: it is not known at the moment what runs there")
     return 0
@@ -35,13 +38,18 @@ def run(args: argparse.Namespace) -> int:
 def _text(reply: ListWorkersReply) -> str:
     rows = [
         (
-            *(row.worker, row.state + (", draining" if row.is_draining else ""), row.address),
-            *(str(row.cores), "0" if row.is_draining else str(row.free)),
+            *(row.worker, _state(row), row.address),
+            *(str(row.cores), "0" if row.is_draining or row.unfit else str(row.free)),
             "; ".join(map(_attempt, row.attempts)),
         )
         for row in sorted(reply.workers, key=lambda row: row.worker)
     ]
     return table(("WORKER", "STATE", "ADDRESS", "CORES", "FREE", "ATTEMPTS"), rows)
+
+
+def _state(row: WorkerRow) -> str:
+    draining = ", draining" if row.is_draining else ""
+    return row.state + draining + (", not ready" if row.unfit else "")
 
 
 def _attempt(attempt: WorkerAttempt) -> str:

@@ -147,6 +147,7 @@ class HyperscaleClient:
         vus: int | None = None,
         duration: str | float | None = None,
         only: Sequence[str] = (),
+        params: Mapping[str, object] | None = None,
         timeout: str | float | None = None,  # noqa: ASYNC109  of the job, not of this call
         dispatch_timeout: str | float | None = None,
         key: str = "",
@@ -163,7 +164,8 @@ class HyperscaleClient:
         """Submit a test file or workflows (as `LocalRunner` takes them); return the job's id.
 
         A `JobSubmission` holds the same options in one object. Submitting the same `key` again
-        returns the same job; without a key, each call makes a new job. While the cluster has no
+        returns the same job; without a key, each call makes a new job. `params` has the values of
+        the test's parameters (`Param`), by name. While the cluster has no
         room for another job, the client tries again until `submit_timeout`. Callbacks may be
         coroutine functions.
         """
@@ -177,6 +179,7 @@ class HyperscaleClient:
                 vus=vus,
                 duration=duration,
                 only=only,
+                params=params,
                 timeout=timeout,
                 dispatch_timeout=dispatch_timeout,
                 key=key,
@@ -198,7 +201,12 @@ class HyperscaleClient:
         await check_datacenters(self._cluster, datacenters)
         within_s = parse_duration_s(submit_timeout, where="submit_timeout")
         submission = SubmitJob(
-            key=key, plan=package.plan, bundle=package.sha256, options=options, by=chosen.by
+            key=key,
+            plan=package.plan,
+            bundle=package.sha256,
+            options=options,
+            by=chosen.by,
+            secrets=package.secrets,
         )
         job_id = await submit(self._cluster, submission, package, within_s=within_s)
         self._known_jobs.add(job_id)

@@ -118,7 +118,7 @@ def options_of(job: JobSubmission) -> JobOptions:
         raise InputError(f"static: {job.static!r} is not True or False")
     if str(job.log_level).upper() not in logging.getLevelNamesMapping():
         raise InputError(f"log_level: {job.log_level!r} is unknown", hint='as "info" or "debug"')
-    limits = {
+    limits: dict[str, Any] = {
         f"{name}_s": parse_duration_s(getattr(job, name), where=name)
         for name in ("timeout", "dispatch_timeout")
         if getattr(job, name) is not None

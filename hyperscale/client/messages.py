@@ -63,6 +63,22 @@ class SubmitJob(Struct, frozen=True, kw_only=True):
     bundle: str = ""
     options: JobOptions = field(default_factory=JobOptions)
     by: str = ""
+    secrets: bytes = b""  # values of secret parameters (`plan.secrets`); never committed
+
+
+@message(kind=472, priority=MessagePriority.HIGH, size=SizeClass.MEDIUM, senders=_MANAGERS)
+class KeepSecrets(Struct, frozen=True, kw_only=True):
+    """Asks another manager to keep the secret parameters of a job until it ends.
+    -> KeepSecretsReply"""
+
+    packed: bytes
+
+
+@message(kind=473, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+class KeepSecretsReply(Struct, frozen=True, kw_only=True):
+    """`is_kept`: the secrets are on disk."""
+
+    is_kept: bool
 
 
 @message(kind=454, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
@@ -190,7 +206,9 @@ class WorkerAttempt(Struct, frozen=True, kw_only=True):
     attempt: int
     cores: int
     is_shared: bool = False
-    """The attempt shares cores with others: no core was free for the load of a lost worker."""
+    """The attempt shares cores with others: with attempts of its job, because more workflows are
+    ready than cores are there; or with any, because no core was free for the load of a lost
+    worker. It takes no core."""
 
 
 @nested
@@ -204,6 +222,7 @@ class WorkerRow(Struct, frozen=True, kw_only=True):
     free: int = 0
     is_draining: bool = False
     attempts: list[WorkerAttempt] = field(default_factory=list)
+    unfit: tuple[str, ...] = ()  # why it gets no part, as found by itself
 
 
 @message(kind=465, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)

@@ -6,9 +6,10 @@ from importlib.metadata import version
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.outcome import JobEnd, outcome_of
-from hyperscale.jobs.committed.state import decode_job
+from hyperscale.jobs.committed.state import WorkflowState, decode_job
 from hyperscale.reporting.build import WorkflowOutcome, build_result
 from hyperscale.reporting.results import RunResult, RunStatus
+from hyperscale.stats.holds import hold_warnings
 
 
 def result_of(record: bytes) -> RunResult:
@@ -31,21 +32,34 @@ def result_of_end(end: JobEnd) -> RunResult:
                 status=RunStatus((workflow.ended_as or JobStatus.CANCELLED).value),
                 cores=workflow.slots,
                 error=workflow.error,
+                warnings=tuple(hold_warnings(end.stats[name]).values()),
                 was_saturated=any(part.was_saturated for part in workflow.parts),
                 attempts=workflow.attempts,
                 workers=tuple(workflow.workers),
+                began_s=_began_s(workflow, end.stats[name].elapsed_s, started_ms),
+                shared_cores=workflow.shared_cores,
             )
             for name, workflow in job.workflows.items()
         ],
         warnings=[*job.plan.warnings, *_notes(end)],
         generator=f"hyperscale {version('hyperscale')}",
         aborted_by=job.aborted_by,
+        parameters=job.plan.parameters,
         job_id=job.id,
         datacenters=[parse_job_id(job.id).scope],
         segments=end.segments,
         gaps=end.gaps,
         usage=end.usage,
     )
+
+
+def _began_s(workflow: WorkflowState, elapsed_s: float, started_ms: int) -> float | None:
+    """Return when the load of a workflow began, from the start of the job."""
+    if not elapsed_s:
+        return None
+    # A workflow that ended before its first checkpoint began that much before its end.
+    began_ms = workflow.began_ms or workflow.ended_ms - round(elapsed_s * 1000)
+    return max(0, began_ms - started_ms) / 1000
 
 
 def _notes(end: JobEnd) -> list[str]:
@@ -61,6 +75,11 @@ def _notes(end: JobEnd) -> list[str]:
     notes += [
         f"{workflow}: attempts on {', '.join(where)} were revoked: {reason}"
         for (workflow, reason), where in lost_on.items()
+    ]
+    notes += [
+        f"{name}: teardown: {workflow.teardown_problem}"
+        for name, workflow in job.workflows.items()
+        if workflow.teardown_problem
     ]
     for workflow in dict.fromkeys(row.workflow for row in end.usage if row.saturated):
         full = {r.worker for r in end.usage if r.saturated and r.workflow == workflow}

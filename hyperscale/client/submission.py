@@ -6,7 +6,7 @@ asked next names the offset it needs: 0, or where an earlier upload to it had st
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +43,7 @@ class JobSubmission:
     vus: int | None = None
     duration: str | float | None = None
     only: Sequence[str] = ()
+    params: Mapping[str, object] | None = None
     timeout: str | float | None = None
     dispatch_timeout: str | float | None = None
     key: str = ""
@@ -61,6 +62,7 @@ class Package:
     payload: bytes
     sha256: str
     reporters: "tuple[Sink, ...]" = ()
+    secrets: bytes = b""  # values of secret parameters, as `pack_secrets` made them
 
 
 async def submit(

@@ -16,6 +16,7 @@ from hyperscale.jobs.committed.state import (
     view_status,
 )
 from hyperscale.reporting.results import RunResult, WorkflowResult
+from hyperscale.reporting.verdict import faults_of
 from hyperscale.stats.view import RunView, ViewStatus, WorkflowView
 
 _log = logging.getLogger("hyperscale.client")
@@ -30,7 +31,8 @@ class JobStatusPush:
     message: str = ""
     total_completed: int = 0
     total_failed: int = 0
-    overall_rate: float = 0.0
+    overall_rate: float = 0.0  # requests per second
+    total_sent: int = 0  # requests
     elapsed_seconds: float = 0.0
     is_final: bool = False
 
@@ -54,12 +56,14 @@ class WindowedStatsPush:
     workflow_name: str
     completed_count: int
     failed_count: int
-    rate_per_second: float
+    rate_per_second: float  # calls of steps
     elapsed_seconds: float
     step_stats: tuple[StepStats, ...] = ()
     worker_count: int = 0
     is_aggregated: bool = True
     datacenter: str = ""
+    sent: int = 0  # requests
+    requests_per_second: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,14 +124,15 @@ class JobFinalResult:
 
     def as_status(self) -> JobStatusPush:
         """Return the last status update of the job."""
-        rate = sum(workflow.rate_per_second for workflow in self.workflow_results)
+        workflows = self.workflow_results
         return JobStatusPush(
             job_id=self.job_id,
             status=self.status,
             message=self.reason,
             total_completed=self.total_completed,
             total_failed=self.total_failed,
-            overall_rate=rate,
+            total_sent=sum(workflow.sent for workflow in workflows),
+            overall_rate=sum(workflow.requests_per_second for workflow in workflows),
             elapsed_seconds=self.elapsed_seconds,
             is_final=True,
         )
@@ -143,7 +148,8 @@ def status_of(news: WatchJobUpdate) -> JobStatusPush:
         message=queue_note(job) or job.reason,
         total_completed=sum(workflow.ok for workflow in workflows),
         total_failed=sum(workflow.failed for workflow in workflows),
-        overall_rate=sum(workflow.rate_now for workflow in workflows),
+        total_sent=sum(workflow.sent for workflow in workflows),
+        overall_rate=sum(workflow.requests_now for workflow in workflows),
         elapsed_seconds=0.0 if live is None else live.elapsed_s,
         is_final=job.status in JOB_ENDS,
     )
@@ -175,6 +181,8 @@ def progress_of(news: WatchJobUpdate) -> Iterator[WindowedStatsPush]:
                 for step in view.steps
             ),
             worker_count=workers.get(view.name, 0),
+            sent=view.sent,
+            requests_per_second=view.requests_now,
         )
 
 
@@ -264,7 +272,7 @@ def display_of(news: WatchJobUpdate, before: RunView | None = None) -> RunView:
     known: dict[str, WorkflowView] = {}
     for view in (workflow for each in views for workflow in each.workflows):
         # A new leader has older numbers at first, and none of a job that has ended.
-        if view.name not in known or view.total >= known[view.name].total:
+        if view.name not in known or _progress(view) >= _progress(known[view.name]):
             known[view.name] = view
     return RunView(
         file=job.file,
@@ -278,8 +286,14 @@ def display_of(news: WatchJobUpdate, before: RunView | None = None) -> RunView:
     )
 
 
+def _progress(view: WorkflowView) -> int:
+    return view.total + view.none + view.sent
+
+
 def _workflow(row: WorkflowRow, known: WorkflowView | None) -> WorkflowView:
-    view = known or WorkflowView(row.name, ViewStatus.WAITING, cores=row.cores)
+    view = known or WorkflowView(
+        row.name, ViewStatus.WAITING, cores=row.cores, shared_cores=row.shared_cores
+    )
     status = view_status(row.status, row.ended_as)
     return replace(view, status=status, error=row.error or view.error)
 
@@ -293,16 +307,20 @@ def with_results(view: RunView, result: RunResult) -> RunView:
 
 
 def _with_result(view: WorkflowView, end: WorkflowResult | None) -> WorkflowView:
-    if end is None or not end.total:
+    if end is None or not (end.total or end.sent):
         return view
     return replace(
         view,
+        faults=tuple(faults_of(end)),
         elapsed_s=end.elapsed_seconds,
         total=end.total,
         ok=end.ok,
         failed=end.failed,
+        none=end.none,
         cut=end.cut,
+        sent=end.sent,
         rate_total=end.rate_per_second,
+        requests_total=end.requests_per_second,
     )
 
 

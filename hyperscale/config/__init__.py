@@ -15,11 +15,12 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 DURATION_S_MAX = 30 * 86400.0
 
 GRACE_S = 1.0
-"""How long a step in flight at the deadline may take before it is cut."""
+"""How long steps in flight may take before they are cut, if a run is stopped early."""
 
 
-def parse_duration_s(value: object, *, where: str) -> float:
-    """Parse `"30s"`, `"1m30s"`, `"250ms"` or a plain number of seconds."""
+def parse_duration_s(value: object, *, where: str, least_s: float | None = None) -> float:
+    """Parse `"30s"`, `"1m30s"`, `"250ms"` or a plain number of seconds, above 0 or at least
+    `least_s`."""
     hint = 'write it as "30s", "1m30s" or "250ms"'
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise InputError(f"{where}: {value!r} is not a duration", hint=hint)
@@ -30,9 +31,11 @@ def parse_duration_s(value: object, *, where: str) -> float:
         seconds = sum(float(n) * _UNITS_S[unit] for n, unit in _DURATION_PART.findall(text))
     else:
         # An int may be too large for a float.
-        seconds = float(value) if abs(value) <= DURATION_S_MAX else 0.0
-    if not 0 < seconds <= DURATION_S_MAX:
-        raise InputError(f"{where}: {value!r} must be above 0 and at most 30 days", hint=hint)
+        seconds = float(value) if abs(value) <= DURATION_S_MAX else -1.0
+    is_enough = seconds > 0 if least_s is None else seconds >= least_s
+    if not (is_enough and seconds <= DURATION_S_MAX):
+        least = "above 0" if least_s is None else f"at least {least_s:g}"
+        raise InputError(f"{where}: {value!r} must be {least} and at most 30 days", hint=hint)
     return seconds
 
 

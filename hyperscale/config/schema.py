@@ -7,6 +7,7 @@ Secrets have no place in a file of settings: they come from files of their own o
 environment, and are never shown.
 """
 
+import re
 import typing
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -94,6 +95,7 @@ class SecuritySection(_Section, frozen=True, kw_only=True):
     key: str = ""
     authority: str = ""
     verify_hostname: bool = True
+    insecure_files: bool = False
 
     def __post_init__(self) -> None:
         files = {"certificate": self.certificate, "key": self.key, "authority": self.authority}
@@ -135,6 +137,28 @@ class LedgerSection(_Section, frozen=True, kw_only=True):
     history_days: Annotated[float, Meta(gt=0, le=3650)] = 30.0
 
 
+_VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
+
+
+class ExecutorsSection(_Section, frozen=True, kw_only=True):
+    env: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.env:
+            if not _VARIABLE_PATTERN.fullmatch(name):
+                raise InputError(
+                    f"executors.env: {name!r} is not the name of a variable",
+                    hint="a name, or the beginning of names and a *: AWS_REGION, SHOP_*",
+                )
+            if ENVIRONMENT_PREFIX.startswith(name.rstrip("*")) or name.startswith(
+                ENVIRONMENT_PREFIX
+            ):
+                raise InputError(
+                    f"executors.env: {name!r} would show tests the settings of this worker",
+                    hint=f"{ENVIRONMENT_PREFIX}* may hold the cluster secret",
+                )
+
+
 class QueueSection(_Section, frozen=True, kw_only=True):
     max: Annotated[int, Meta(ge=1, le=100_000)] = 1_000
     age_s: Seconds = 30.0
@@ -170,6 +194,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     membership: MembershipSection = MembershipSection()
     ledger: LedgerSection = LedgerSection()
     queue: QueueSection = QueueSection()
+    executors: ExecutorsSection = ExecutorsSection()
     log: LogSection = LogSection()
     secret: Hidden | None = None
     previous_secret: Hidden | None = None
@@ -213,6 +238,8 @@ _MEANINGS = {
     "security.key": "private key of the certificate, PEM",
     "security.authority": "certificate authority to trust, PEM",
     "security.verify_hostname": "verify that certificates name the host",
+    "security.insecure_files": "accept secret and key files that others can read, and a data "
+    "directory that others can write or that has symbolic links",
     "membership.probe_interval_s": "interval between probes",
     "membership.probe_timeout_s": "timeout of a probe",
     "membership.suspicion_min_s": "time until a suspect that enough members suspect is declared "
@@ -229,6 +256,9 @@ _MEANINGS = {
     "queue.max": "most workflows that may wait for cores; further jobs are refused (managers)",
     "queue.age_s": "wait after which a workflow rises by one priority; from then on no later "
     "workflow takes the cores it waits for (managers)",
+    "executors.env": "environment variable of the worker that tests may see, beside PATH, LANG, "
+    "TZ and those that begin with LC_ or PYTHON; a name that ends with * stands for all that begin "
+    "so (workers)",
     "log.level": "lowest level to log",
 }
 

@@ -262,7 +262,7 @@ def run_cluster(
     """Lock the directory and run a cluster in it until a stop signal; the one it holds, if any."""
     directory = directory.absolute()
     try:
-        (directory / "logs").mkdir(parents=True, exist_ok=True)
+        (directory / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise InputError(

@@ -22,7 +22,7 @@ def start_node(argv: Sequence[str], cpus: Sequence[int], log: Path) -> "subproce
     """Start a node in a session of its own; append its output to `log`."""
     own = {name: text for name, text in os.environ.items() if not name.startswith("HYPERSCALE_")}
     try:
-        with log.open("ab") as output:
+        with open(log, "ab", opener=partial(os.open, mode=0o600)) as output:
             return subprocess.Popen(  # noqa: S603  our own command line
                 list(argv),
                 env=own,

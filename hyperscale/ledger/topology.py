@@ -188,6 +188,10 @@ class Topology(Struct):
         nodes = (node for node in self.nodes.values() if node.state is not NodeState.GONE)
         return next((node.number for node in nodes if node.name == name), None)
 
+    def active(self) -> list[int]:
+        """Return the numbers of the active nodes."""
+        return [n.number for n in self.nodes.values() if n.state is NodeState.ACTIVE]
+
     def name_of(self, number: int) -> str | None:
         node = self.nodes.get(number)
         return None if node is None else node.name

@@ -18,7 +18,7 @@ from hyperscale._native import (
 from hyperscale.errors import InputError, RunError
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.machine import JobMachine
-from hyperscale.ledger.core import FOLLOWED, LedgerCore, LedgerLimits
+from hyperscale.ledger.core import FOLLOWED, MANAGEMENT, TICK_S, LedgerCore, LedgerLimits
 from hyperscale.ledger.core_events import LeadershipTransferRequested
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.server.ledger import Ledger
@@ -33,7 +33,6 @@ from hyperscale.ledger.topology import NodeState
 from hyperscale.membership.events import Member
 from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.nodes.messages import AnnouncedLoad, metadata_of
-from hyperscale.nodes.settings import remember_name
 from hyperscale.telemetry.metrics import Family
 from hyperscale.wire.handlers import Handlers
 
@@ -42,9 +41,12 @@ LAYOUT_VERSION: Final = 3
 this version could misread what an earlier one wrote."""
 _LAYOUT = "layout"
 _LEAVE_S = 1.0
+_READINESS_S = 0.5
+# Longer than an election, during which the node stays ready.
+_LEADERLESS_S = 5.0
 _PRUNE_FIRST_S = 5.0
 _PRUNE_S = 3600.0
-_GONE = "this node takes no part any more; with an empty data directory it joins as a new one"
+_GONE = "this node is no longer a member; with an empty data directory it joins as a new one"
 _OPEN_HINTS: Final[dict[type[LedgerError], str]] = {
     LedgerLockedError: "stop the other process or give another --data-dir",
     LedgerDamagedError: "move the data directory away: the node then joins as a new one",
@@ -61,7 +63,6 @@ class LedgerService(NodeService):
     def __init__(self, member: MemberNode, handlers: Handlers) -> None:
         config = member.config
         directory = Path(config.node.data_dir)
-        remember_name(directory, member.node_id)
         self.on_ledger: list[Callable[[Ledger], None]] = []
         """Called once the node has a ledger, before the ledger does anything."""
         self.peers = TierPeers(member.server, member, member.server.local.role, _is_fit)
@@ -71,6 +72,9 @@ class LedgerService(NodeService):
         self._open_ledger: OpenLedger | None = None
         self._maintenance: MaintenanceDriver | None = None
         self._is_gone_logged = False
+        self._leader_heard_s: float | None = None
+        """When this node last had a leader of group 0; None before the first."""
+        self._unready: tuple[str, ...] = ()
         seeds = config.discovery.seeds or config.discovery.dns
         self._join = LedgerJoin(
             self._identity,
@@ -101,6 +105,7 @@ class LedgerService(NodeService):
     # -- NodeService --------------------------------------------------------------------------
 
     async def start(self) -> None:
+        self._member.tasks.spawn_every(_READINESS_S, self._watch_readiness, "ledger-readiness")
         if self._identity.ledger:
             self._open()
         else:
@@ -193,11 +198,38 @@ class LedgerService(NodeService):
             self.ledger.core.end()
 
     def why_not_ready(self) -> tuple[str, ...]:
-        if self.ledger is None:
+        ledger = self.ledger
+        if ledger is None:
             return ("has not joined its ledger",)
-        if not any(self.ledger.topology.owners):
+        own = ledger.topology.nodes.get(self._identity.number)
+        if own is not None and own.state is NodeState.GONE:
+            return ("was removed from its ledger",)
+        if not any(ledger.topology.owners):
             return ("its ledger has no groups yet",)
+        heard_s = self._hear_leader()
+        if heard_s is None or asyncio.get_running_loop().time() - heard_s > _LEADERLESS_S:
+            return ("the management group has no leader that this node reaches",)
         return ()
+
+    def _hear_leader(self) -> float | None:
+        """Return when this node last had a leader of group 0, or led it."""
+        assert self.ledger is not None
+        core, now_s = self.ledger.core, asyncio.get_running_loop().time()
+        if core.is_leader(MANAGEMENT):
+            self._leader_heard_s = now_s
+        elif core.leader_of(MANAGEMENT):
+            # A learner never campaigns, so it does not forget a leader that fell silent.
+            self._leader_heard_s = now_s - core.raft.quiet_ticks(MANAGEMENT) * TICK_S
+        return self._leader_heard_s
+
+    def _watch_readiness(self) -> None:
+        """Announce that this node became ready or is ready no more."""
+        reasons = self.why_not_ready()
+        if reasons != self._unready:
+            self._unready = reasons
+            self._member.announce()
+            if reasons and self._leader_heard_s is not None:  # not while the node starts
+                _log.warning("ledger.not_ready", extra={"reasons": list(reasons)})
 
     def collect(self) -> list[Family]:
         return [] if self.ledger is None else collect(self.ledger)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from hyperscale.config.loading import NodeSettings
+from hyperscale.nodes.certificate_watch import CertificateWatch
 from hyperscale.nodes.jobs.service import JobsService
 from hyperscale.nodes.ledger_service import LedgerService
 from hyperscale.nodes.member import MemberNode, NodeService, RoleSpec
@@ -12,6 +13,7 @@ from hyperscale.wire.roles import Role
 
 
 def _services(member: MemberNode, handlers: Handlers) -> Iterator[NodeService]:
+    yield CertificateWatch(member)
     ledger = LedgerService(member, handlers)
     yield ledger
     yield JobsService(member, handlers, ledger)

@@ -40,6 +40,7 @@ from hyperscale.membership.events import (
 )
 from hyperscale.membership.local_node import LocalIdentity
 from hyperscale.membership.messages import PushPull
+from hyperscale.nodes.data_directory import hold_data_directory
 from hyperscale.nodes.discovery import Resolver
 from hyperscale.nodes.member_metrics import member_metrics
 from hyperscale.nodes.membership import MembershipDriver
@@ -58,7 +59,6 @@ from hyperscale.nodes.settings import (
     discovery_config,
     http_address_of,
     membership_config,
-    node_id_of,
 )
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.telemetry.http import (
@@ -327,7 +327,7 @@ async def open_member(config: NodeConfig, spec: RoleSpec) -> AsyncIterator[Membe
         cluster=config.node.cluster,
         environment=config.node.environment,
         role=spec.role,
-        node_id=node_id_of(config),
+        node_id=config.node.id,
         incarnation=incarnation_now(),
         version=VERSION,
         datacenter=config.node.datacenter,
@@ -335,6 +335,7 @@ async def open_member(config: NodeConfig, spec: RoleSpec) -> AsyncIterator[Membe
     admission = Admission(WATERMARKS[spec.role], rng)
     server = PeerServer(local, security, handlers, admission=admission, rng=rng)
     async with AsyncExitStack() as stack:
+        stack.enter_context(hold_data_directory(config))
         services: list[NodeService] = []
 
         def end_services() -> None:

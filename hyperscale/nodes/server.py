@@ -7,6 +7,7 @@ Both run it the same way: open it, wait for a stop or a failure, leave the clust
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -18,8 +19,9 @@ from hyperscale.config.loading import NodeSettings, node_config
 from hyperscale.config.schema import NodeConfig, NodeRole
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.membership.events import Member
+from hyperscale.nodes.data_directory import data_directory, node_id_of
 from hyperscale.nodes.member import MemberNode, RoleSpec, open_member
-from hyperscale.nodes.settings import data_directory, node_id_of
+from hyperscale.nodes.process_secrets import protect_secrets
 from hyperscale.telemetry.logs import log_to
 
 _GC_THRESHOLDS = (20_000, 20, 20)
@@ -78,6 +80,7 @@ class NodeServer:
 
     @property
     def node_id(self) -> str:
+        """The name of this node in its cluster."""
         return self.config.node.id
 
     @property
@@ -143,6 +146,9 @@ class NodeServer:
 def run_process(config: NodeConfig, spec: RoleSpec, announce: Callable[[MemberNode], None]) -> None:
     """Run a node in this process until SIGTERM or SIGINT; a second signal skips the farewell."""
     import uvloop  # noqa: PLC0415  only needed to run a node
+
+    protect_secrets()
+    os.umask(0o077)  # databases, bundles and results are for this user alone
 
     # A manager of a thousand workers keeps many objects and makes hardly any cycles. Collections
     # at Python's default thresholds would take a tenth of its time.

@@ -2,7 +2,10 @@
 
 from hyperscale.config.loading import NodeSettings
 from hyperscale.execution.cores import default_executors
+from hyperscale.jobs.agent.events import FitnessChecked
 from hyperscale.nodes.agent.agent_driver import AgentDriver
+from hyperscale.nodes.agent.self_check import SelfCheck
+from hyperscale.nodes.certificate_watch import CertificateWatch
 from hyperscale.nodes.member import MemberNode, NodeService, RoleSpec
 from hyperscale.nodes.server import NodeServer, complete_config
 from hyperscale.wire.handlers import Handlers
@@ -11,7 +14,13 @@ from hyperscale.wire.roles import Role
 
 def _services(member: MemberNode, handlers: Handlers) -> list[NodeService]:
     cores = member.config.node.cores or default_executors()
-    return [AgentDriver(member, handlers, cores=cores)]
+    agent = AgentDriver(member, handlers, cores=cores)
+    self_check = SelfCheck(
+        member,
+        start_executors=agent.start_executors,
+        on_checked=lambda unfit: agent.feed(FitnessChecked(unfit)),
+    )
+    return [CertificateWatch(member), agent, self_check]
 
 
 WORKER_ROLE = RoleSpec(

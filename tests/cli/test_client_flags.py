@@ -63,6 +63,7 @@ def test_a_moved_cluster_directory_still_finds_its_secret(tmp_path: Path) -> Non
     before.mkdir()
     address = "127.0.0.1:1"
     manager = ClusterNode(id="manager-1", pid=1, tcp=address, udp=address, http=address)
+    (before / "secret").touch(mode=0o600)
     (before / "secret").write_text("a secret of the cluster")
     write_cluster(before, ClusterFile(secret_file=str(before / "secret"), managers=[manager]))
     assert read_cluster(before).secret_file == str(before / "secret")

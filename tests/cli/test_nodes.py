@@ -107,6 +107,7 @@ def test_an_unusable_secret_file_of_the_environment_is_named(
     words: str,
 ) -> None:
     if content is not None:
+        (tmp_path / "cluster.secret").touch(mode=0o600)
         (tmp_path / "cluster.secret").write_text(content)
     monkeypatch.setenv("HYPERSCALE_SECRET_FILE", "cluster.secret")
     flags = {"worker": ("--seed", "127.0.0.1:1"), "config": ("check",)}.get(command, ())
@@ -130,6 +131,7 @@ def test_a_secret_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
 def test_a_secret_and_a_secret_file_cannot_be_combined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "cluster.secret").touch(mode=0o600)
     (tmp_path / "cluster.secret").write_text("correct horse battery staple")
     monkeypatch.setenv("HYPERSCALE_SECRET_FILE", "cluster.secret")
     assert run("config", "check", cwd=tmp_path).code == 0

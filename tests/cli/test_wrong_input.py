@@ -162,10 +162,8 @@ FLAGS = {
     "json into a directory": (["run", "shop.py", "--json", "."], ["--json"]),
     "gates for a job": (["submit", "shop.py", "--gate", "x"], ["--gate", "no gates yet"]),
     "an unknown protocol": (["ping", "gopher", "http://x"], ["gopher", "http"]),
-    "a ping without a protocol": (
-        ["ping", "http://x/?a=1&b=2"],
-        ["the protocol is missing", "hyperscale ping http 'http://x/?a=1&b=2'"],
-    ),
+    "a host that is no URL": (["ping", "localhost"], ["'localhost'", "ping http://localhost"]),
+    "two addresses to ping": (["ping", "http://x", "http://y"], ["unexpected", "http://y"]),
     "a bad address to ping": (["ping", "http", "example.com"], ["example.com", "scheme"]),
     "a header that is none": (["ping", "http", "http://x", "-H", "nope"], ["--header", "nope"]),
     "a missing file to check": (["check", "nope.py"], ["nope.py", "no such file"]),

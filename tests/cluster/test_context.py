@@ -52,7 +52,7 @@ class Stock(Workflow):
     def parts(self) -> Provide[list[int]]:
         return [7]
 
-    @teardown()
+    @teardown(per="executor")
     async def end(self) -> None:
         await asyncio.sleep(0.2)
         note("Stock ends")
@@ -81,7 +81,7 @@ class Login(Workflow):
     def private(self) -> Provide[str]:
         return "not for Shop"
 
-    @teardown()
+    @teardown(per="executor")
     async def end(self) -> None:
         note("Login ends")
 
@@ -115,7 +115,7 @@ class Shop(Workflow):
     def count(self, parts: list[int] = []) -> Use[list[int]]:
         note("parts", repr(parts))
 
-    @setup()
+    @setup(per="executor")
     async def begin(self) -> None:
         note("context", repr(self.context.get("session")))
 
@@ -167,7 +167,7 @@ class Middle(Workflow):
     async def get(self, url: URL = "URL_/delay/20") -> HTTPResponse:
         return await self.client.http.get(url)
 
-    @teardown()
+    @teardown(per="executor")
     async def end(self) -> None:
         note("Middle ends")
 

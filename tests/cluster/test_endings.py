@@ -51,6 +51,10 @@ def exception_of(final: JobFinalResult) -> int:
     )
 
 
+def reasons_of(final: JobFinalResult) -> list[str]:
+    return [why.kind.value for workflow in final.workflow_results for why in workflow.reasons]
+
+
 async def ended(client: HyperscaleClient, file: Path) -> JobFinalResult:
     return await client.wait_for_completion(await client.submit_job(file))
 
@@ -100,6 +104,39 @@ async def test_cores_of_user_code_that_hangs_or_exits_serve_the_next_job(
     assert len(following.workflow_results[0].workers) == 3
 
 
+@on_loop
+async def test_messages_of_several_workers_are_counted_together(cluster: Cluster) -> None:
+    file = cluster.write(
+        """
+        class Bad(Workflow):
+            vus = 6
+            duration = "300ms"
+            allow_failures = True
+
+            @step()
+            async def lost(self, url: URL = "URL_/status/404") -> HTTPResponse:
+                return await self.client.http.get(url)
+
+            @step("lost")
+            async def raising(self) -> HTTPResponse:
+                raise KeyError(f"cart {self.vu}")
+        """
+    )
+    async with cluster.client() as client:
+        final = await ended(client, file)
+    (workflow,) = final.workflow_results
+    assert (final.exit_code, len(workflow.workers)) == (0, 3)
+    lost, raising = workflow.steps
+    assert [(row.error, row.message, row.count) for row in lost.failures] == [
+        ("status", "404 Not Found", lost.failed)
+    ]
+    (row,) = raising.failures
+    assert (row.error, row.count) == ("exception", raising.failed)
+    assert row.message.startswith("KeyError: 'cart ")
+    assert row.sample is not None
+    assert "raise KeyError" in row.sample.trace
+
+
 FORK = """\
 if not hasattr(type(self), "child"):
     type(self).child = os.fork()
@@ -139,9 +176,15 @@ async def test_errors_of_user_code_are_reported_with_its_own_traceback(
     until(lambda: not is_alive(int(child)), what="the forked process is gone")
     # A step that raises is a failed step, and so is a request that times out.
     for final in (recursed, greedy, interrupted):
-        assert (final.status, final.exit_code) == ("completed", 0), final.reason
+        assert (final.status, final.exit_code) == ("completed", 1), final.reason
+        assert reasons_of(final) == ["no_success", "raised"]
         assert exception_of(final) > 0
-    assert (timed_out.status, timed_out.exit_code) == ("completed", 0)
+    assert (timed_out.status, timed_out.exit_code) == ("completed", 1)
+    assert reasons_of(timed_out) == ["no_success"]
+    where = (timed_out.job_id, "--dir", str(cluster.directory))
+    shown = [cluster.run(command, *where) for command in ("status", "results")]
+    assert [each.returncode for each in shown] == [0, 1]
+    assert all("not one call succeeded" in each.stdout for each in shown)
     assert timed_out.workflow_results[0].steps[0].errors == {"timeout": timed_out.total_failed}
     assert timed_out.total_failed > 0
     assert (left.status, left.exit_code) == ("failed", 3)

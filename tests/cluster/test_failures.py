@@ -1,15 +1,19 @@
 """Nodes die or pause while a job runs: the job continues and its results stay exact."""
 
 import asyncio
+import resource
 import time
 
 from hyperscale.client.client import HyperscaleClient
 from hyperscale.client.messages import WatchJobUpdate
+from hyperscale.lab.cluster import why_not_ready
 from hyperscale.lab.node_processes import children_of
 from tests.lab.cluster import Cluster, assert_exact, leader_of, running
 from tests.lab.loops import on_loop
 from tests.lab.processes import is_alive
 from tests.lab.waiting import WAIT_S, until
+
+LOW_LIMIT = 70  # enough file descriptors to start a worker, not enough to be fit
 
 
 async def watched(client: HyperscaleClient, job: str) -> list[WatchJobUpdate]:
@@ -111,3 +115,32 @@ async def test_a_submission_survives_the_loss_of_the_manager_that_gets_its_bundl
         final = await client.wait_for_completion(job)
     assert final.status == "completed", final.reason
     assert_exact(cluster, final.result)
+
+
+@on_loop
+async def test_an_unfit_worker_gets_no_part_and_recovers_by_itself(cluster: Cluster) -> None:
+    sick = cluster.file.workers[0].id
+    cluster.kill(sick)
+    parent = cluster.file.pid
+    usual = resource.prlimit(parent, resource.RLIMIT_NOFILE)
+    resource.prlimit(parent, resource.RLIMIT_NOFILE, (LOW_LIMIT, usual[1]))  # it is inherited
+    try:
+        cluster.start(sick)
+    finally:
+        resource.prlimit(parent, resource.RLIMIT_NOFILE, usual)
+    until(
+        lambda: f"of {LOW_LIMIT} file descriptors" in why_not_ready(cluster.node(sick)),
+        what="the worker says why it is not ready",
+    )
+    async with cluster.client() as client:
+        for number in range(2):
+            job = await client.submit_job(cluster.paced(duration="1s", name=f"Load{number}"))
+            final = await client.wait_for_completion(job)
+            assert final.status == "completed"
+            assert sick not in final.result.workflows[0].workers
+            assert final.result.segments == []
+    told = await asyncio.to_thread(cluster.run, "workers", "--dir", str(cluster.directory))
+    assert "not ready" in told.stdout
+    assert f"{sick} gets no work" in told.stderr
+    resource.prlimit(cluster.node(sick).pid, resource.RLIMIT_NOFILE, usual)
+    cluster.wait_ready()

@@ -54,7 +54,7 @@ def test_a_job_reports_what_the_target_counted(cluster: Cluster, tmp_path: Path)
     assert unwritten.returncode == 3
     assert "cannot write /dev/full" in unwritten.stderr
     status = cluster.run("status", result["job_id"], "--dir", str(cluster.directory))
-    assert f"{result['workflows'][0]['total']:,}" in status.stdout
+    assert f"{result['workflows'][0]['sent']:,}" in status.stdout
 
 
 @on_loop
@@ -152,7 +152,7 @@ def test_output_of_user_code_reaches_the_client(cluster: Cluster, tmp_path: Path
             vus = 1
             duration = "2s"
 
-            @setup()
+            @setup(per="executor")
             async def hello(self) -> None:
                 print("hello from far away")
 
@@ -237,6 +237,7 @@ def test_an_unknown_job_or_node_is_an_input_error(
 
 def test_a_client_that_is_refused_says_why(cluster: Cluster, tmp_path: Path) -> None:
     secret = tmp_path / "other.secret"
+    secret.touch(mode=0o600)
     secret.write_text("another secret of enough length\n")
     manager = cluster.node("manager-1").tcp
     wrong = cluster.run("jobs", "--manager", manager, "--secret-file", str(secret))
@@ -268,7 +269,7 @@ def test_a_workflow_that_raises_in_setup_fails_with_its_reason(cluster: Cluster)
             vus = 1
             duration = "2s"
 
-            @setup()
+            @setup(per="executor")
             async def prepare(self) -> None:
                 raise RuntimeError("no database here")
 
@@ -323,3 +324,34 @@ def test_a_job_keeps_running_when_its_watch_is_interrupted(cluster: Cluster) -> 
     assert "running" in cluster.run("status", job, *where).stdout
     assert cluster.run("cancel", job, *where).returncode == 0
     assert cluster.run("watch", job, *where).returncode == 3
+
+
+def test_a_step_that_holds_the_loop_is_named_while_the_job_runs_and_in_its_results(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    file = cluster.write(
+        """
+        class Shop(Workflow):
+            vus = 6
+            duration = "4s"
+
+            @step()
+            async def browse(self, url: URL = "URL_/delay/20") -> HTTPResponse:
+                return await self.client.http.get(url)
+
+            @step("browse")
+            async def pay(self, url: URL = "URL_/delay/20") -> HTTPResponse:
+                time.sleep(0.05)
+                return await self.client.http.get(url)
+        """
+    )
+    done = cluster.run(
+        *("submit", str(file), "--dir", str(cluster.directory)), "--json", "r.json", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    warned = [line for line in done.stdout.splitlines() if "  warning: " in line]
+    assert any("Shop: step `pay` blocks for" in line for line in warned), done.stdout
+    workflow = json.loads((tmp_path / "r.json").read_text())["workflows"][0]
+    assert workflow["loop_held"]
+    assert [step["held_seconds"] > 0 for step in workflow["steps"]] == [False, True]
+    assert "step `pay` blocks for" in workflow["warnings"][0]

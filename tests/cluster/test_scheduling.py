@@ -1,6 +1,7 @@
 """Which workflows get cores, how many and when, on two workers of two cores each."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -49,11 +50,11 @@ def load(name: str, *, vus: int = 8, duration: str = "1s", path: str = DELAY, **
 
 
 NOTED = """
-    @setup()
+    @setup(per="executor")
     async def begin(self) -> None:
         note(type(self).__name__, "begins")
 
-    @teardown()
+    @teardown(per="executor")
     async def end(self) -> None:
         note(type(self).__name__, "ends")
 """
@@ -176,6 +177,47 @@ async def test_a_job_without_free_cores_shows_its_queue_position_and_runs_later(
     assert cores(final)["High"] >= 3
     assert watching.returncode == 0
     assert "passed" in stdout
+
+
+@on_loop
+async def test_workflows_of_a_job_run_together_on_fewer_cores_and_other_jobs_wait(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    notes = Notes(tmp_path / "notes")
+    weighed = """
+    @teardown(per="executor")
+    async def end(self) -> None:
+        note(type(self).__name__, str(os.getpriority(os.PRIO_PROCESS, 0)))
+"""
+    names = ["A", "B", "C", "D", "E"]
+    source = "".join(load(name, vus=1, duration="60s") + weighed for name in names)
+    source += load("Low", vus=1, duration="60s", priority="low") + weighed
+    where = ("--dir", str(cluster.directory))
+    async with cluster.client() as client:
+        job = await client.submit_job(cluster.write("import os\n" + notes.code + source))
+        await asyncio.to_thread(
+            until, lambda: users(cluster) == 6, what="six workflows run on four cores"
+        )
+        rows = (await client.get_workers()).workers
+        held = [each for row in rows for each in row.attempts]
+        assert {row.worker: row.free for row in rows} == {"worker-1": 0, "worker-2": 0}
+        assert sorted(each.is_shared for each in held) == [False] * 4 + [True] * 2
+        other = await client.submit_job(cluster.write(load("Other", vus=1)))
+        await status_is(client, other, "queued")
+        status = await asyncio.to_thread(cluster.run, "status", job, *where)
+        assert "4 shared" in status.stdout
+        await client.cancel_job(job)
+        final = await ended(client, job)
+        assert (await ended(client, other)).status == "completed"
+    assert {each.name: each.shared_cores for each in final.result.workflows} == dict.fromkeys(
+        (*names, "Low"), 4
+    )
+    assert any("6 workflows on 4 cores" in text for text in final.result.warnings)
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert {words.split()[0]: int(words.split()[1]) - own for _, words in notes.lines()} == {
+        **dict.fromkeys(names, 10),
+        "Low": 15,
+    }
 
 
 @on_loop

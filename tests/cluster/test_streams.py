@@ -42,7 +42,7 @@ def test_the_output_of_each_executor_is_written_on_the_users_machine(
             vus = 2
             duration = "200ms"
 
-            @setup()
+            @setup(per="executor")
             async def talk(self) -> None:
                 print("hello")
 

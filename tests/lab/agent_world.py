@@ -16,6 +16,7 @@ from hyperscale.jobs.agent.events import (
     EraseResult,
     LeaderCommand,
     LeaseAttempt,
+    PartCommand,
     PlaceEnded,
     PlaceReported,
     PlaceVacated,
@@ -40,6 +41,7 @@ from hyperscale.jobs.messages import (
     RenewLeases,
     RenewLeasesReply,
     ReportProgress,
+    ShareSetUpContext,
     StartPart,
     StopPart,
 )
@@ -82,6 +84,10 @@ def start(attempt: AttemptId | None = None, *, term: int = 1, **changes: Any) ->
 
 def stop(attempt: AttemptId | None = None, *, term: int = 1, reason: str = "cancelled") -> StopPart:
     return StopPart(attempt_id=attempt or attempt_id(), group=1, term=term, reason=reason)
+
+
+def share(attempt: AttemptId | None = None, *, context: bytes = b"left") -> ShareSetUpContext:
+    return ShareSetUpContext(attempt_id=attempt or attempt_id(), group=1, term=1, context=context)
 
 
 def renew(*runs: AttemptId, term: int = 1, lease_ms: int = 8_000, stamp_ms: int = 0) -> RenewLeases:
@@ -137,9 +143,7 @@ class AgentWorld:
         answers = [e.reply for e in effects if isinstance(e, ReplyToCommand) and e.token is token]
         return answers[0] if answers else None
 
-    def part(
-        self, command: PreparePart | StartPart | StopPart, *, sender: str = "m1"
-    ) -> PartCommandReply:
+    def part(self, command: PartCommand, *, sender: str = "m1") -> PartCommandReply:
         answer = self.command(command, sender=sender)
         assert isinstance(answer, PartCommandReply)
         return answer

@@ -1,5 +1,7 @@
 """An allocator and workers that hold what it grants, on a clock that the test moves."""
 
+from msgspec.structs import replace
+
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.allocator.events import (
     AllocatorEvent,
@@ -18,6 +20,17 @@ from hyperscale.jobs.messages import (
 )
 from hyperscale.plan import Priority
 from hyperscale.sansio.core import Tick
+
+
+def pass_cores_on(held: list[HeldCores]) -> list[HeldCores]:
+    """Give a core to an attempt that shared those of its job, if the job has left all of them."""
+    with_core = {each.attempt_id.job for each in held if not each.shared}
+    passed = list(held)
+    for index, each in enumerate(held):
+        if each.within_job and each.attempt_id.job not in with_core:
+            with_core.add(each.attempt_id.job)
+            passed[index] = replace(each, shared=False)
+    return passed
 
 
 class AllocatorWorld:
@@ -120,6 +133,7 @@ class AllocatorWorld:
                             cores=share.cores,
                             shared=reply.shared,
                             exclusive=exclusive,
+                            within_job=reply.within_job,
                         )
                     )
         self._announce_again()
@@ -131,7 +145,7 @@ class AllocatorWorld:
             left = [
                 each for each in held if (each.attempt_id.job, each.attempt_id.workflow) != ended
             ]
-            self.held[worker] = left
+            self.held[worker] = pass_cores_on(left)
         del self.granted[name]
         del self.requests[name]
         self._announce_again()

@@ -15,7 +15,7 @@ from tests.lab.waiting import WAIT_S
 HYPERSCALE = (sys.executable, "-m", "hyperscale.cli.main")
 
 HEADER = """\
-from hyperscale import Workflow, action, check, depends, metric, state, step, Provide, Use
+from hyperscale import Workflow, action, check, depends, metric, setup, state, step, Provide, Use
 from hyperscale.testing import Data, HTTPResponse, URL
 """
 

@@ -16,6 +16,8 @@ from hyperscale.execution.protocol import (
     PrepareSlot,
     SlotFinished,
     SlotReport,
+    SlotSetUp,
+    role_of,
 )
 from hyperscale.graph import build_plan, collect, load_module
 from hyperscale.plan import WorkflowPlan
@@ -48,7 +50,7 @@ SLEEPER = """
             log("napping", os.getpid())
             await asyncio.sleep(60)
 
-        @teardown()
+        @teardown(per="executor")
         async def close(self):
             log("teardown")
 """
@@ -126,9 +128,18 @@ class Bench:
             plan=self.lab.plan(workflow),
             slot=index,
             slots=self.pool.size,
+            role=role_of(self.lab.plan(workflow), index, b""),
             context=context,
             static=static,
         )
+
+    def share(self, event: ExecutorEvent) -> None:
+        """Share what setup left once every slot waits for it."""
+        if isinstance(event, SlotSetUp):
+            said = [[e for e in o.events if isinstance(e, SlotSetUp)] for o in self.outcomes]
+            if all(said):
+                left = next(e.context for events in said for e in events if e.context)
+                self.pool.share_context(self.ids, left)
 
     async def run(
         self, workflow: str, *, context: bytes = b"", static: bool = True
@@ -203,6 +214,7 @@ class Lab:
 
             def take(index: int, event: ExecutorEvent) -> None:
                 outcomes[index].take(event)
+                bench.share(event)
                 task = asyncio.ensure_future(wake())
                 wakers.add(task)
                 task.add_done_callback(wakers.discard)

@@ -46,6 +46,7 @@ from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
 from hyperscale.plan import WorkflowPlan
 from hyperscale.plan.status import PartStatus
 from hyperscale.sansio.core import Tick
+from tests.lab.allocator_world import pass_cores_on
 from tests.lab.job_builders import plan, report, submission
 
 
@@ -73,7 +74,13 @@ class Worker:
     def cores(self) -> AnnounceCores:
         self.version += 1
         held = [
-            HeldCores(attempt_id=attempt_id, cores=c.cores, shared=c.shared, exclusive=c.exclusive)
+            HeldCores(
+                attempt_id=attempt_id,
+                cores=c.cores,
+                shared=c.shared,
+                exclusive=c.exclusive,
+                within_job=c.within_job,
+            )
             for attempt_id, c in self.commands.items()
             if self.phases[attempt_id] is not PartPhase.FINISHED
         ]
@@ -82,7 +89,7 @@ class Worker:
             incarnation=self.incarnation,
             version=self.version,
             total=self.total,
-            held=held,
+            held=pass_cores_on(held),
         )
 
     def running(self) -> list[AttemptId]:
@@ -205,6 +212,7 @@ class Rig:
         told_s: float = 0.0,
         provided: list[bytes] | None = None,
         workflow: str = "",
+        set_up: bytes = b"",
     ) -> list[DeliverResult]:
         """End the attempts of a worker and deliver their results."""
         worker = self.workers[name]
@@ -232,6 +240,7 @@ class Rig:
                     is_retryable=is_retryable,
                     unheard_s=unheard_s,
                     provided=provided or [],
+                    set_up=set_up,
                 )
             )
         for message in results:

@@ -17,12 +17,12 @@ from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.lab.cluster import why_not_ready
 from hyperscale.membership.events import DatagramReceived, DialAnswered, MemberState
 from hyperscale.membership.messages import Gossip, Sender
+from hyperscale.nodes.data_directory import remember_name
 from hyperscale.nodes.jobs.job_leaders import JobLeaders
 from hyperscale.nodes.jobs.service import JobsService
 from hyperscale.nodes.manager import MANAGER_ROLE
 from hyperscale.nodes.member import open_member
 from hyperscale.nodes.server import complete_config
-from hyperscale.nodes.settings import remember_name
 from hyperscale.wire.roles import Role
 from tests.lab.waiting import until_async
 

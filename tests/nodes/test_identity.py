@@ -7,7 +7,8 @@ import pytest
 from hyperscale.config.loading import node_config
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError
-from hyperscale.nodes.settings import advertised_address, http_address_of, node_id_of
+from hyperscale.nodes.data_directory import node_id_of
+from hyperscale.nodes.settings import advertised_address, http_address_of
 
 
 def identity_config(**listen: Any) -> NodeConfig:

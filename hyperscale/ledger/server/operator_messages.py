@@ -112,7 +112,7 @@ class MemberChange(StrEnum):
     DRAIN = "drain"
     """Give the votes and leaderships of a node to other nodes."""
     REMOVE = "remove"
-    """Remove a node that is dead for good."""
+    """Remove a node for good."""
     PROMOTE = "promote"
     """Make a node the leader of a group."""
 
@@ -125,6 +125,8 @@ class ChangeMember(Struct, frozen=True, kw_only=True):
     node: str
     group: int = -1
     """PROMOTE: the group the node should lead."""
+    is_forced: bool = False
+    """REMOVE: also a node that is alive. DRAIN: also if no majority of living nodes is left."""
 
 
 @message(kind=335, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)

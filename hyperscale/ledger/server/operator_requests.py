@@ -201,14 +201,10 @@ class OperatorRequests:
                 decision: Decision = NodeStateChanged(number, NodeState.ACTIVE)
                 done = f"{name} is active again"
             case MemberChange.DRAIN:
-                return await drain(ledger, number, name)
+                return await drain(ledger, number, name, is_forced=asked.is_forced)
             case MemberChange.REMOVE:
-                if ledger.peers.dead_for_s(name) is None:
-                    hint = (
-                        f"drain it with 'hyperscale drain {name}' and the connection flags of "
-                        "this command"
-                    )
-                    return ChangeMemberReply(refused=f"{name} is alive", hint=hint)
+                if (refusal := _removal_refused(ledger, number, asked)) is not None:
+                    return refusal
                 decision = NodeStateChanged(number, NodeState.GONE)
                 done = f"{name} is removed; it can join again as a new node"
             case MemberChange.PROMOTE:
@@ -345,13 +341,38 @@ async def _are_fresh(ledger: Ledger, groups: Iterable[int]) -> bool:
     return True
 
 
-async def drain(ledger: Ledger, number: int, name: str) -> ChangeMemberReply:
-    """Drain a node, unless it is the only active one."""
-    active = [n for n in ledger.topology.nodes.values() if n.state is NodeState.ACTIVE]
-    if [n.number for n in active] == [number]:
+def _removal_refused(ledger: Ledger, number: int, asked: ChangeMember) -> ChangeMemberReply | None:
+    """Return why a node is not removed; None if it is."""
+    name = asked.node
+    if ledger.topology.active() == [number]:
+        return ChangeMemberReply(refused=f"{name} is the only active manager")
+    if asked.is_forced or ledger.peers.dead_for_s(name) is not None:
+        return None
+    hint = (
+        f"'hyperscale drain {name}', with the connection flags of this command, takes it out "
+        "without losing a vote; --force removes it at once"
+    )
+    return ChangeMemberReply(refused=f"{name} is alive", hint=hint)
+
+
+async def drain(
+    ledger: Ledger, number: int, name: str, *, is_forced: bool = False
+) -> ChangeMemberReply:
+    """Drain a node, unless the others could commit nothing without it."""
+    active = ledger.topology.active()
+    if active == [number]:
         return ChangeMemberReply(
             refused=f"{name} is the only active manager",
             hint=f"start 'hyperscale manager --seed HOST:PORT' first, with the address of {name}",
+        )
+    left = [ledger.topology.nodes[each].name for each in active if each != number]
+    living = [each for each in left if ledger.peers.dead_for_s(each) is None]
+    if not is_forced and len(living) <= len(left) // 2:
+        dead = ", ".join(sorted(set(left) - set(living)))
+        return ChangeMemberReply(
+            refused=f"without {name} no majority would be left: {dead} cannot be reached",
+            hint="bring them back or remove them with 'hyperscale ledger members remove NODE'; "
+            "--force drains all the same",
         )
     done = f"{name} drains: other managers take over its votes and leaderships"
     return await _decided(ledger, NodeStateChanged(number, NodeState.DRAINING), done)

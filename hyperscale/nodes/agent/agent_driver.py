@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -30,7 +31,7 @@ from hyperscale.jobs.messages import (
 from hyperscale.membership.events import MemberChanged, MemberDied, MemberState
 from hyperscale.nodes.agent.executors import UsageMeter, WorkerExecutors
 from hyperscale.nodes.agent.manager_links import CoreAnnouncer, ManagerLinks, fit
-from hyperscale.nodes.agent.storage import BundleFetcher, WorkerStorage
+from hyperscale.nodes.agent.storage import BundleFetcher, WorkerStorage, fetch_secrets
 from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.sansio.driver import CoreDriver
 from hyperscale.telemetry.metrics import Family, by, counter, gauge
@@ -70,7 +71,14 @@ class AgentDriver(NodeService):
         self._managers = ManagerLinks(member.server, member.members)
         self._announcer = CoreAnnouncer(self._managers, spawn, on_confirmed=member.announce)
         fetcher = BundleFetcher(self._storage, self._managers, spawn)
-        self._executors = WorkerExecutors(cores, feed=self.feed, fetch=fetcher.fetch, spawn=spawn)
+        self._executors = WorkerExecutors(
+            cores,
+            feed=self.feed,
+            fetch=fetcher.fetch,
+            fetch_secrets=partial(fetch_secrets, self._managers),
+            spawn=spawn,
+            visible=member.config.executors.env,
+        )
         self._usage = UsageMeter(cores)
         performers: dict[type, Callable[[Any], Any]] = {
             events.ReplyToCommand: self._reply,
@@ -79,6 +87,8 @@ class AgentDriver(NodeService):
                 self._send_report(effect), f"report:{effect.to}"
             ),
             events.PrepareAttempt: self._executors.prepare,
+            events.WeighAttempt: self._executors.weigh,
+            events.ShareWithAttempt: self._executors.share_context,
             events.StartAttempt: self._executors.start,
             events.LeaseAttempt: self._executors.renew,
             events.StopAttempt: self._stop_attempt,
@@ -168,6 +178,10 @@ class AgentDriver(NodeService):
                 self._results_sent,
             ),
         ]
+
+    async def start_executors(self) -> None:
+        """Start the executors whose process has ended; raise `RunError` if one does not start."""
+        await self._executors.start_ended()
 
     # --- events -----------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ lose it afterwards.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hyperscale.errors import HyperscaleError
@@ -18,14 +19,17 @@ from hyperscale.jobs.agent.events import (
     AgentEvent,
     AttemptPrepared,
     AttemptPrepareFailed,
+    AttemptSetUp,
     LeaseAttempt,
     PlaceEnded,
     PlacePrinted,
     PlaceReported,
     PlaceVacated,
     PrepareAttempt,
+    ShareWithAttempt,
     StartAttempt,
     StopAttempt,
+    WeighAttempt,
 )
 from hyperscale.jobs.messages import AttemptId, PreparePart
 from hyperscale.nodes.agent.manager_links import SpawnTask
@@ -36,8 +40,25 @@ from hyperscale.plan.status import PartStatus
 FetchBundle = Callable[[str, str], Awaitable[Path]]
 """Return the path of the bundle with this SHA-256; the second argument is the job leader."""
 
+FetchParameters = Callable[[str, str], Awaitable[dict[str, str]]]
+"""Return the secret parameters with this id; the second argument is the job leader."""
+
 _NS = 1_000_000_000
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+# What programs need to run and to show text and times; nothing that holds a credential.
+_VISIBLE = ("PATH", "LANG", "LC_*", "TZ", "PYTHON*")
+
+
+def visible_environment(environment: Mapping[str, str], added: Iterable[str]) -> dict[str, str]:
+    """Return the variables that tests may see. `added` has further names; `*` ends a prefix."""
+    patterns = (*_VISIBLE, *added)
+    return {
+        name: value
+        for name, value in environment.items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
 
 
 class WorkerExecutors:
@@ -49,16 +70,24 @@ class WorkerExecutors:
         *,
         feed: Callable[[AgentEvent], None],
         fetch: FetchBundle,
+        fetch_secrets: FetchParameters,
         spawn: SpawnTask,
+        visible: Iterable[str] = (),
     ) -> None:
         self._cores = cores
         self._feed = feed
         self._fetch = fetch
+        self._fetch_secrets = fetch_secrets
         self._spawn = spawn
-        self._pool = ExecutorPool(cores, on_event=self._on_event)
+        self._pool = ExecutorPool(
+            cores, on_event=self._on_event, environment=visible_environment(os.environ, visible)
+        )
         self._indices = {place: place for place in range(cores)}  # place -> index in the pool
         self._places = dict(self._indices)  # index in the pool -> place
         self._attempts: dict[int, AttemptId] = {}  # by place
+        self._nice: dict[AttemptId, int] = {}  # of attempts that share cores
+        # What setup left, by place of the executors that wait until all of their attempt do.
+        self._set_up: dict[int, bytes] = {}
         self._fetching: dict[AttemptId, asyncio.Task[None]] = {}
 
     async def open(self) -> None:
@@ -75,6 +104,10 @@ class WorkerExecutors:
     def pids(self) -> list[int]:
         return self._pool.pids
 
+    async def start_ended(self) -> None:
+        """Start executors whose process has ended; raise `RunError` if one does not start."""
+        await self._pool.start_ended()
+
     # --- effects ----------------------------------------------------------------------------
 
     def prepare(self, effect: PrepareAttempt) -> None:
@@ -85,6 +118,16 @@ class WorkerExecutors:
         name = f"prepare:{attempt_id.job}/{attempt_id.workflow}/{attempt_id.part}"
         work = self._prepare(effect.command, effect.places)
         self._fetching[attempt_id] = self._spawn(work, name)
+
+    def weigh(self, effect: WeighAttempt) -> None:
+        """Set the CPU weight of executors, or have them prepared with it."""
+        self._nice[effect.attempt_id] = effect.nice
+        self._pool.weigh(self._indices_of(effect.attempt_id, effect.places), effect.nice)
+
+    def share_context(self, effect: ShareWithAttempt) -> None:
+        """Tell executors that wait for it the context that setup left."""
+        indices = self._indices_of(effect.attempt_id, effect.places)
+        self._pool.share_context(indices, effect.context)
 
     def start(self, effect: StartAttempt) -> None:
         """Start prepared executors."""
@@ -128,10 +171,12 @@ class WorkerExecutors:
                         self._indices[place] = self._pool.grow()
                         self._places[self._indices[place]] = place
                 bundle = await self._fetch(command.bundle, command.leader)
+                secrets = await self._fetch_secrets(command.secrets, command.leader)
             finally:
                 self._fetching.pop(attempt_id, None)
             indices = self._indices_of(attempt_id, places)
-            await self._pool.prepare(indices, slots_of(command, bundle))
+            nice = self._nice.get(attempt_id)
+            await self._pool.prepare(indices, slots_of(command, bundle, secrets), nice=nice)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or any(self._attempts.get(place) != attempt_id for place in places):
@@ -151,8 +196,12 @@ class WorkerExecutors:
             return
         for index in self._indices_of(attempt_id, places):
             await self._pool.wait_vacant(index)
+        # Setup may have run although another executor failed: then teardown is owed.
+        left = b"".join(self._set_up.pop(place, b"") for place in places)
         for place in places:
             self._leave(attempt_id, place)
+        if left:
+            self._feed(AttemptSetUp(attempt_id, left))
         self._feed(failed)
 
     # --- events of executors ----------------------------------------------------------------
@@ -163,6 +212,8 @@ class WorkerExecutors:
         if attempt_id is None:
             return
         match event:
+            case protocol.SlotSetUp():
+                self._note_set_up(attempt_id, place, event.context)
             case protocol.SlotReport():
                 self._feed(PlaceReported(attempt_id, place, event.report))
             case protocol.ExecutorOutput():
@@ -189,6 +240,14 @@ class WorkerExecutors:
                     )
                 )
 
+    def _note_set_up(self, attempt_id: AttemptId, place: int, context: bytes) -> None:
+        """Report what setup left once every executor of the attempt waits for it."""
+        self._set_up[place] = context
+        places = [each for each, held in self._attempts.items() if held == attempt_id]
+        if all(each in self._set_up for each in places):
+            left = [self._set_up.pop(each) for each in places]
+            self._feed(AttemptSetUp(attempt_id, b"".join(left)))  # slot 0 alone left something
+
     def _end(self, ended: PlaceEnded) -> None:
         self._feed(ended)
         self._spawn(self._vacate(ended.attempt_id, ended.place), f"vacate:{ended.place}")
@@ -201,11 +260,16 @@ class WorkerExecutors:
     def _leave(self, attempt_id: AttemptId, place: int) -> None:
         if self._attempts.get(place) == attempt_id:
             del self._attempts[place]
+            if attempt_id not in self._attempts.values():
+                self._nice.pop(attempt_id, None)
+            self._set_up.pop(place, None)
             if place >= self._cores and place in self._indices:
                 self._pool.retire(self._indices[place])
 
 
-def slots_of(command: PreparePart, bundle: Path) -> list[protocol.PrepareSlot]:
+def slots_of(
+    command: PreparePart, bundle: Path, secrets: dict[str, str]
+) -> list[protocol.PrepareSlot]:
     """Return the command for each executor of a part."""
     return [
         protocol.PrepareSlot(
@@ -221,6 +285,12 @@ def slots_of(command: PreparePart, bundle: Path) -> list[protocol.PrepareSlot]:
             elapsed_s=command.elapsed_s,
             iterations=iterations,
             static=command.static,
+            parameters=command.parameters,
+            secrets=secrets,
+            set_up=command.set_up,
+            role=protocol.SlotRole.TEAR_DOWN
+            if command.tears_down
+            else protocol.role_of(command.plan, command.first_slot + index, command.set_up),
         )
         for index, iterations in enumerate(_iterations(command))
     ]

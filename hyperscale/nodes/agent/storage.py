@@ -13,8 +13,15 @@ import msgspec
 
 from hyperscale.errors import HyperscaleError, RunError
 from hyperscale.execution.bundle_store import BundleStore, sync_directory
-from hyperscale.jobs.messages import AttemptId, DeliverResult, FetchBlob
+from hyperscale.jobs.messages import (
+    AttemptId,
+    DeliverResult,
+    FetchBlob,
+    FetchSecrets,
+    FetchSecretsReply,
+)
 from hyperscale.nodes.agent.manager_links import ManagerLinks, SpawnTask
+from hyperscale.plan.secrets import secrets_id, unpack_secrets
 from hyperscale.wire.errors import CallError, UnreachableError
 from hyperscale.wire.messages import Chunk
 
@@ -111,7 +118,8 @@ class WorkerStorage:
 
 
 class BundleError(HyperscaleError):
-    """No manager sent the bundle of an attempt: a retry on another worker may succeed."""
+    """No manager sent the bundle or the secrets of an attempt: a retry on another worker may
+    succeed."""
 
 
 class BundleFetcher:
@@ -167,3 +175,22 @@ class BundleFetcher:
             except TimeoutError:
                 raise UnreachableError("sent no data of the bundle in time") from None
             return await storage.run(receiving.finish)
+
+
+async def fetch_secrets(managers: ManagerLinks, sha256: str, leader: str) -> dict[str, str]:
+    """Return the secret parameters of a job; they are never written to a disk of the worker.
+
+    Raises `BundleError` if no manager sends them."""
+    if not sha256:
+        return {}
+    problem = ""
+    for node in [leader, *(node for node in managers.all() if node != leader)]:
+        try:
+            reply = await managers.call(node, FetchSecrets(sha256), FetchSecretsReply)
+        except CallError as error:
+            problem = problem or f"{node}: {error}"
+            continue
+        if secrets_id(reply.packed) == sha256:
+            return unpack_secrets(reply.packed)
+    problem = problem or "none has them"
+    raise BundleError(f"no manager sent the secret parameters {sha256[:12]}; {problem}")

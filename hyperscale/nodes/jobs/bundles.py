@@ -6,11 +6,12 @@ call ends: the next upload continues after them.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hyperscale.client.messages import BLOB_CHUNK_BYTES, KeepBlob, PutBlob, PutBlobReply
 from hyperscale.errors import RunError
@@ -96,7 +97,7 @@ class Bundles:
     async def put(self, _call: InboundCall, piece: PutBlob) -> PutBlobReply:
         """Take the next piece; answer one that is out of order with the offset to continue at."""
         sha256 = piece.sha256
-        _check(sha256)
+        check_digest(sha256)
         if piece.size > BUNDLE_BYTES_MAX:
             raise RemoteError(
                 f"a bundle of {piece.size:,} bytes is over the limit of {BUNDLE_BYTES_MAX:,}",
@@ -134,7 +135,7 @@ class Bundles:
 
     async def fetch(self, _call: InboundCall, request: FetchBlob) -> AsyncGenerator[Chunk, None]:
         """Send a bundle in pieces."""
-        _check(request.sha256)
+        check_digest(request.sha256)
         path = self._store.find(request.sha256)
         if path is None:
             raise RemoteError(
@@ -146,7 +147,7 @@ class Bundles:
 
     async def keep(self, call: InboundCall, request: KeepBlob) -> PutBlobReply:
         """Store a bundle that the calling manager has."""
-        _check(request.sha256)
+        check_digest(request.sha256)
         if not self.has(request.sha256):
             await self._pull(request.sha256, call.peer.node_id)
         return PutBlobReply(offset=request.size, is_complete=True)
@@ -194,7 +195,7 @@ class Bundles:
 
     async def find(self, sha256: str, own: str) -> bool:
         """Return True if the bundle is here, or could be fetched from another manager."""
-        _check(sha256)
+        check_digest(sha256)
         if self.has(sha256):
             return True
         for node in self._peers.living():
@@ -210,20 +211,8 @@ class Bundles:
         path = self._store.find(sha256)
         assert path is not None
         size = path.stat().st_size
-        kept, most = int(own in nodes), len(nodes) // 2 + 1
-        asks = {
-            asyncio.create_task(self._has_kept(node, sha256, size), name=f"keep:{node}")
-            for node in nodes
-            if node != own
-        }
-        try:
-            while asks and kept < most:  # a silent node delays none of the others
-                done, asks = await asyncio.wait(asks, return_when=asyncio.FIRST_COMPLETED)
-                kept += sum(task.result() for task in done)
-        finally:
-            for task in asks:
-                task.cancel()
-        return kept >= most
+        asks = [self._has_kept(node, sha256, size) for node in nodes if node != own]
+        return await stored_by_most(asks, kept=int(own in nodes), most=len(nodes) // 2 + 1)
 
     async def _has_kept(self, node: str, sha256: str, size: int) -> bool:
         link = self._peers.link(node)
@@ -239,7 +228,22 @@ class Bundles:
         return taken.is_complete
 
 
-def _check(sha256: str) -> None:
+async def stored_by_most(
+    asks: Iterable[Coroutine[Any, Any, bool]], *, kept: int, most: int
+) -> bool:
+    """Return True once `most` nodes have stored something: `kept` have, `asks` are the others."""
+    waiting = {asyncio.create_task(ask, name="keep") for ask in asks}
+    try:
+        while waiting and kept < most:  # a silent node delays none of the others
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            kept += sum(task.result() for task in done)
+    finally:
+        for task in waiting:
+            task.cancel()
+    return kept >= most
+
+
+def check_digest(sha256: str) -> None:
     """Raise `RemoteError` unless the name is a digest: it becomes the name of a file."""
     if len(sha256) != _SHA256_CHARACTERS or not set(sha256) <= set("0123456789abcdef"):
         raise RemoteError("a bundle is named by its SHA-256 in hex", code=RemoteErrorCode.INVALID)

@@ -34,8 +34,10 @@ from hyperscale.ledger.topology import NodeState
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.client_queries import ANSWER_S, ClientQueries, JobRouting
+from hyperscale.nodes.jobs.job_secrets import JobSecrets
 from hyperscale.nodes.member import MemberNode
 from hyperscale.plan.problems import plan_problem
+from hyperscale.plan.secrets import SECRETS_BYTES_MAX, secrets_id
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 from hyperscale.wire.roles import Role
@@ -53,7 +55,9 @@ class ClientCommands:
         routing: JobRouting,
         queries: ClientQueries,
         allocator: AllocatorDriver,
+        *,
         bundles: Bundles,
+        secrets: JobSecrets,
     ) -> None:
         self._member = member
         self._routing = routing
@@ -61,6 +65,7 @@ class ClientCommands:
         self._queries = queries
         self._allocator = allocator
         self._bundles = bundles
+        self._secrets = secrets
 
     async def submit(self, call: InboundCall, job: SubmitJob) -> SubmitJobReply:
         refusal = await self._refusal(call, job)
@@ -68,10 +73,10 @@ class ClientCommands:
             return refusal
         event = JobSubmitted(
             key=job.key,
-            digest=payload_digest(job.plan, job.bundle, job.options),
+            digest=payload_digest(job.plan, job.bundle, replace(job.options, secrets="")),
             plan=job.plan,
             bundle=job.bundle,
-            options=job.options,
+            options=replace(job.options, secrets=secrets_id(job.secrets)),
             by=job.by,
         )
         done = await self._ledger.submit(job.key, encode(event), timeout_s=_left_s(call))
@@ -92,17 +97,23 @@ class ClientCommands:
             return replace(refused, code=Code.INVALID_KEY, error=problem, hint=KEY_HINT)
         if (problem := plan_problem(job.plan)) is not None:
             return replace(refused, code=Code.INVALID, error=problem)
+        if len(job.secrets) > SECRETS_BYTES_MAX:
+            error = f"the secret parameters have {len(job.secrets):,} bytes"
+            return replace(refused, code=Code.INVALID, error=error)
         room = await self._allocator.room(until_s=call.deadline_s - _COMMIT_S)
         if room.room <= 0 and not await self._is_repeated(call, job.key):
             error = capacity_exceeded(room.waiting)
             return replace(refused, code=Code.CAPACITY, error=error, retry_after_s=_RETRY_S)
-        if not job.bundle:
-            return None
         node = self._routing.node
-        if not await self._bundles.find(job.bundle, node):
-            return replace(refused, needs_bundle=True)
         voters = self._ledger.voters_of(self._ledger.owner_of(job.key))
-        if not await self._bundles.spread(job.bundle, voters, node):
+        is_kept = True
+        if job.bundle:
+            if not await self._bundles.find(job.bundle, node):
+                return replace(refused, needs_bundle=True)
+            is_kept = await self._bundles.spread(job.bundle, voters, node)
+        if is_kept and job.secrets:
+            is_kept = await self._secrets.spread(job.secrets, voters, node)
+        if not is_kept:
             raise RemoteError(
                 "too few managers are up to keep the bundle safe",
                 code=RemoteErrorCode.UNAVAILABLE,

@@ -24,6 +24,7 @@ from hyperscale.client.messages import (
     WorkerRow,
 )
 from hyperscale.errors import InputError
+from hyperscale.jobs.allocator.pool import taken_cores
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.machine import JobMachine, Limits
@@ -332,7 +333,7 @@ def _worker_row(member: Member, announced: AnnounceCores | None) -> WorkerRow:
     held = [] if announced is None else announced.held
     if announced is not None:  # newer than the metadata
         cores = announced.total
-        free = cores - sum(each.cores for each in held if not each.shared)
+        free = cores - taken_cores(held)
     return WorkerRow(
         worker=member.node,
         state=member.state,
@@ -340,6 +341,7 @@ def _worker_row(member: Member, announced: AnnounceCores | None) -> WorkerRow:
         cores=cores,
         free=free,
         is_draining=metadata is not None and metadata.is_draining,
+        unfit=() if announced is None else announced.unfit,
         attempts=[
             WorkerAttempt(**asdict(each.attempt_id), cores=each.cores, is_shared=each.shared)
             for each in held

@@ -18,13 +18,11 @@ from hyperscale.jobs.leader.events import (
     LeaderEvent,
     ProgressReported,
     WorkerAnnounced,
+    WorkerAnnouncement,
     WorkersHeld,
 )
 from hyperscale.jobs.messages import (
-    AnnouncePrepareFailed,
-    AnnounceReady,
     Backpressure,
-    DeliverResult,
     ForwardOutput,
     ReportProgress,
     ReportProgressReply,
@@ -151,6 +149,11 @@ class JobLeaders:
         """Return the bundles of the jobs this node has a replica of."""
         return {job.bundle for machine in self._machines() for job in machine.jobs()}
 
+    def secrets(self) -> set[str]:
+        """Return the ids of secret parameters of the jobs here that have not ended."""
+        jobs = (job for machine in self._machines() for job in machine.jobs())
+        return {job.options.secrets for job in jobs if job.options.secrets}
+
     def _machines(self) -> list[JobMachine]:
         found = [self.ledger.machine(group) for group in self.ledger.topology.groups]
         return [machine for machine in found if isinstance(machine, JobMachine)]
@@ -201,9 +204,7 @@ class JobLeaders:
 
     # -- messages of workers ----------------------------------------------------------------
 
-    def announced(
-        self, _call: InboundCall, message: AnnounceReady | AnnouncePrepareFailed | DeliverResult
-    ) -> None:
+    def announced(self, _call: InboundCall, message: WorkerAnnouncement) -> None:
         driver = self._drivers.get(self._answering_group(message.group))
         if driver is not None:
             driver.feed(WorkerAnnounced(message))

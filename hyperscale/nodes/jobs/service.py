@@ -3,6 +3,8 @@
 It starts once the node has joined its ledger; until then requests are refused as unavailable.
 """
 
+import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
@@ -15,6 +17,8 @@ from hyperscale.health.signals import RoutingDecision
 from hyperscale.jobs import messages
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.allocator.events import CoresRequested
+from hyperscale.jobs.committed.events import JobSubmitted
+from hyperscale.ledger.replica import AppliedEntry
 from hyperscale.ledger.server.ledger import Ledger, OutcomeUnknownError, UnavailableError
 from hyperscale.membership.events import MemberChanged, MemberDied
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
@@ -22,6 +26,7 @@ from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.client_commands import ClientCommands
 from hyperscale.nodes.jobs.client_queries import ClientQueries, JobRouting
 from hyperscale.nodes.jobs.job_leaders import JobLeaders
+from hyperscale.nodes.jobs.job_secrets import JobSecrets
 from hyperscale.nodes.ledger_service import LedgerService
 from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.nodes.messages import routing_of
@@ -29,6 +34,10 @@ from hyperscale.telemetry.metrics import Family, by, gauge
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 from hyperscale.wire.handlers import Handlers
+
+_SECRETS_S = 0.5
+
+_log = logging.getLogger("hyperscale.jobs")
 
 
 class _Parts(NamedTuple):
@@ -52,12 +61,15 @@ class JobsService(NodeService):
         self._peers = ledger.peers
         self._allocator = Allocator(queue_max=queue.max, age_s=queue.age_s)
         self._parts: _Parts | None = None
-        directory = Path(member.config.node.data_dir) / "blobs"
-        self._bundles = Bundles(directory, ledger.peers, self._bundles_in_use)
+        directory = Path(member.config.node.data_dir)
+        self._bundles = Bundles(directory / "blobs", ledger.peers, self._bundles_in_use)
+        self._secrets = JobSecrets(directory / "secrets", ledger.peers)
         ledger.on_ledger.append(self._begin)
         handlers.add(client_messages.PutBlob, self._bundles.put)
         handlers.add(client_messages.KeepBlob, self._bundles.keep)
         handlers.add(messages.FetchBlob, self._bundles.fetch)
+        handlers.add(client_messages.KeepSecrets, self._secrets.keep)
+        handlers.add(messages.FetchSecrets, self._secrets.fetch)
         for message, handle in _OF_NODES.items():
             handlers.add(message, self._at_once(handle))
         for message, handle in _OF_CLIENTS.items():
@@ -70,8 +82,12 @@ class JobsService(NodeService):
         leaders = JobLeaders(member, ledger, peers, self._allocator)
         routing, allocator = JobRouting(member.node_id, ledger, peers), leaders.allocator
         queries = ClientQueries(member, routing, leaders)
-        commands = ClientCommands(member, routing, queries, allocator, self._bundles)
+        commands = ClientCommands(
+            member, routing, queries, allocator, bundles=self._bundles, secrets=self._secrets
+        )
         self._parts = _Parts(leaders, allocator, queries, commands)
+        ledger.hooks.applied.append(self._applied)
+        member.tasks.spawn(self._follow_secrets(leaders), "jobs:secrets")
 
     @property
     def leaders(self) -> JobLeaders | None:
@@ -80,6 +96,18 @@ class JobsService(NodeService):
 
     def _bundles_in_use(self) -> set[str]:
         return set() if self._parts is None else self._parts.leaders.bundles()
+
+    def _applied(self, entry: AppliedEntry) -> None:
+        if isinstance(entry.event, JobSubmitted) and entry.event.options.secrets:
+            self._secrets.note_submission(entry.event.options.secrets)
+
+    async def _follow_secrets(self, leaders: JobLeaders) -> None:
+        while True:
+            try:
+                await self._secrets.follow(leaders.secrets())
+            except OSError as error:  # a full or read-only disk: tried again
+                _log.warning("secrets.not_stored: %s", error, extra={"detail": str(error)})
+            await asyncio.sleep(_SECRETS_S)
 
     async def stop(self) -> None:
         if self._parts is not None:
@@ -154,6 +182,7 @@ class JobsService(NodeService):
 
 
 _OF_NODES: dict[type[Struct], _Handle] = {
+    messages.AnnounceSetUp: lambda parts, *message: parts.leaders.announced(*message),
     messages.AnnounceReady: lambda parts, *message: parts.leaders.announced(*message),
     messages.AnnouncePrepareFailed: lambda parts, *message: parts.leaders.announced(*message),
     messages.DeliverResult: lambda parts, *message: parts.leaders.announced(*message),

@@ -226,7 +226,7 @@ def test_a_part_can_be_stopped_while_it_is_preparing(tmp_path: Path) -> None:
             vus = 1
             duration = "5s"
 
-            @setup()
+            @setup(per="executor")
             async def hang(self) -> None:
                 await asyncio.sleep(60)
 
