@@ -12,6 +12,8 @@
 #   make fuzz    fuzz every decoder that reads from the network (FUZZ_SECONDS=660)
 #   make audit   check licences, sources and duplicate versions of crates, and known
 #                vulnerabilities of Python packages
+#   make wheel   build one wheel for Python 3.11 and newer into dist/
+#   make wheel-check   install that wheel in new environments, on every Python found, and use it
 #   make lock    update the lock files
 
 PYTHON ?= python3
@@ -20,7 +22,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 
 # Debian packages that tests and benchmarks use; installed only if missing.
-TEST_PACKAGES := iproute2 strace
+TEST_PACKAGES := iproute2 strace nginx-light python3-httpbin gunicorn
 BENCH_PACKAGES := wrk nginx-light etcd-server nghttp2-client
 
 # Files whose change makes the native module or the console script outdated.
@@ -36,7 +38,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-deps bench-deps lint fmt bench soak fuzz audit lock clean
+.PHONY: build demo test test-deps bench-deps lint fmt bench soak fuzz audit wheel wheel-check lock clean
 
 build: $(STAMPS)/native
 
@@ -133,6 +135,13 @@ audit: $(STAMPS)/packages
 	@command -v cargo-deny >/dev/null || { echo "make audit needs cargo-deny: cargo install cargo-deny --locked" >&2; exit 1; }
 	@crates=0; cargo deny --locked check licenses sources bans || crates=$$?; \
 	$(BIN)/python requirements/audit.py requirements/runtime.txt requirements/dev.txt && exit $$crates
+
+wheel: $(STAMPS)/packages
+	rm -rf dist
+	$(BIN)/maturin build --release --locked --out dist
+
+wheel-check: wheel
+	$(BIN)/python -m tests.wheel_check dist $(PYTHONS)
 
 # Lock files pin hashes and contain neither hosts nor paths.
 LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile -q --strip-extras --generate-hashes --allow-unsafe \

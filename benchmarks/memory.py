@@ -14,14 +14,14 @@ COUNTS = (100, 10_000)
 DURATION_S = 8
 
 
-def executor_rss_peak(vus: int, text: str, base: str) -> int:
+def executor_rss_peak(vus: int, text: str, base: str, hyperscale: Path = HYPERSCALE) -> int:
     """Largest resident size of the one executor while `vus` users loop over a slow route."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "memory.py"
         # Every user has a request under way most of the time, and keeps its connection.
         file.write_text(text.format(base=f"{base}/delay/1000?", vus=vus, seconds=DURATION_S))
         out = Path(folder) / "results.json"
-        command = [str(HYPERSCALE), "run", str(file), "--workers", "1", "--ui", "none"]
+        command = [str(hyperscale), "run", str(file), "--workers", "1", "--ui", "none"]
         command += ["--json", str(out), "--out", folder]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         peak = 0
@@ -44,12 +44,17 @@ def _rss_bytes(pid: int) -> int:
         return 0
 
 
+def bytes_per_user(few: int, many: int) -> float:
+    """Return what each user beyond the few costs, from the peaks with few and with many users."""
+    return (many - few) / (COUNTS[1] - COUNTS[0])
+
+
 def main() -> None:
     rows = {}
     with target() as base:
         for name, text in (("static", WORKFLOW), ("Python", PYTHON_WORKFLOW)):
             few, many = (executor_rss_peak(vus, text, base) for vus in COUNTS)
-            rows[name] = (few, many, (many - few) / (COUNTS[1] - COUNTS[0]))
+            rows[name] = (few, many, bytes_per_user(few, many))
             print(f"  {name}: {rows[name][2]:,.0f} bytes a user", flush=True)
     lines = [
         "# Memory per virtual user",

@@ -26,8 +26,10 @@ from benchmarks.lab import (
     nginx_requests,
     run,
     save,
+    target,
 )
 from benchmarks.ledger import hyperscale_tier
+from benchmarks.memory import COUNTS, bytes_per_user, executor_rss_peak
 from benchmarks.throughput import PYTHON_WORKFLOW, WORKFLOW
 
 ROUNDS = int(os.environ.get("BENCH_PREVIOUS_ROUNDS", "5"))
@@ -111,6 +113,18 @@ def startup(rows: Rows, builds: tuple[Build, Build], folder: Path) -> None:
         measure(rows, "startup: 1 / seconds to the first request", builds, starts_per_s)
 
 
+def memory(rows: Rows, builds: tuple[Build, Build], _folder: Path) -> None:
+    with target() as base:
+        for _ in range(min(2, ROUNDS)):
+            for name, text in (("static", WORKFLOW), ("Python", PYTHON_WORKFLOW)):
+
+                def users_per_mb(build: Build, text: str = text) -> float:
+                    peaks = (executor_rss_peak(n, text, base, build.hyperscale) for n in COUNTS)
+                    return 1e6 / bytes_per_user(*peaks)
+
+                measure(rows, f"memory, {name}: virtual users per MB", builds, users_per_mb)
+
+
 def ledger(rows: Rows, builds: tuple[Build, Build], folder: Path) -> None:
     with ExitStack() as stack:
         tiers = {}
@@ -166,7 +180,10 @@ def main() -> None:
     builds = (THIS_BUILD, previous)
     load_before = os.getloadavg()[0]
     rows: Rows = {}
-    for part in (throughput, startup, on_cluster, ledger):
+    chosen = os.environ.get("BENCH_PREVIOUS_PARTS", "").split(",")
+    for part in (throughput, memory, startup, on_cluster, ledger):
+        if chosen != [""] and part.__name__ not in chosen:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             part(rows, builds, Path(folder))
     report(rows, load_before)
@@ -177,8 +194,9 @@ def report(rows: Rows, load_before: float) -> None:
     lines = [
         "# This build beside the previous one",
         "",
-        f"Both builds in turn, {ROUNDS} rounds ({2 * ROUNDS} for startup). Each row has medians "
-        "of the values and of the rounds' ratios. More is better everywhere. The load average was "
+        f"Both builds in turn, {ROUNDS} rounds ({2 * ROUNDS} for startup, 2 for memory). Each "
+        "row has medians of the values and of the rounds' ratios. More is better everywhere. The "
+        "load average was "
         f"{load_before:.1f} before. {NOTE}".rstrip(),
         "",
         "| | this build | previous build | ratio |",

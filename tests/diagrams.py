@@ -18,7 +18,7 @@ from hyperscale.jobs.committed.state import JOB_MOVES, WORKFLOW_MOVES, WorkflowS
 from hyperscale.jobs.leader import attempts as leader_attempts
 from hyperscale.jobs.leader.worker_liveness import WORKER_MOVES, WorkerState
 from hyperscale.ledger.group_maintenance import UPKEEP_MOVES, UpkeepState
-from hyperscale.runner.run import RUN_MOVES, WorkflowPhase
+from hyperscale.runner.local_workflow import RUN_MOVES, WorkflowPhase
 
 DOCUMENTS = Path(__file__).parents[1] / "docs"
 _BLOCK = re.compile(

@@ -56,6 +56,6 @@ def fuzz(name: str, *, seconds: float, seed: int, runs_max: int | None = None) -
             raise
         if rng.random() < 0.02:
             pool.append(data)
-            if len(pool) > 400:
+            if len(pool) > 800:
                 pool.pop(rng.randrange(len(pool)))
     return runs

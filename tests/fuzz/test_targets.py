@@ -13,7 +13,7 @@ FOUND = Path(__file__).parent / "found"
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_short_run_finds_nothing(name: str) -> None:
     assert list(seeds(name)), "a target without valid input to start from"
-    assert fuzz(name, seconds=5, seed=1, runs_max=400) == 400
+    assert fuzz(name, seconds=30, seed=1, runs_max=600) == 600
 
 
 def test_inputs_that_once_failed_pass() -> None:
