@@ -1,7 +1,9 @@
 """Secret parameters on a manager: when they are deleted, and how a new voter gets them."""
 
+import asyncio
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +16,7 @@ from hyperscale.nodes.jobs.job_secrets import UNUSED_S, JobSecrets, SecretStore
 from hyperscale.plan.secrets import pack_secrets, secrets_id, unpack_secrets
 from hyperscale.wire.errors import RemoteError, UnreachableError
 from tests.lab.loops import on_loop
+from tests.lab.waiting import WAIT_S
 
 PACKED = pack_secrets({"token": "hunter2-hunter2"})
 ID = secrets_id(PACKED)
@@ -83,6 +86,44 @@ async def test_secrets_of_a_submission_that_made_no_job_are_deleted(tmp_path: Pa
     node = Node(tmp_path / "secrets")
     await node.keep()
     node.secrets.note_submission(ID)  # refused, or of a key that was used before
+    await node.secrets.follow([])
+    assert not await node.has()
+
+
+@on_loop
+async def test_secrets_that_arrive_after_their_submission_was_refused_are_deleted(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path / "secrets")
+    node.secrets.note_submission(ID)
+    await node.secrets.follow([])
+    await node.keep()  # the other voters were enough, so nothing waited for this one
+    await node.secrets.follow([])
+    assert not await node.has()
+
+
+@on_loop
+async def test_secrets_whose_request_was_cancelled_while_they_were_written_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path / "secrets")
+    begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
+    write = SecretStore.write
+
+    def write_slowly(store: SecretStore, sha256: str, packed: bytes) -> None:
+        begun.set()
+        go_on.wait(WAIT_S)
+        write(store, sha256, packed)
+        done.set()
+
+    monkeypatch.setattr(SecretStore, "write", write_slowly)
+    keeping = asyncio.create_task(node.keep())
+    await asyncio.to_thread(begun.wait, WAIT_S)
+    keeping.cancel()
+    go_on.set()
+    await asyncio.to_thread(done.wait, WAIT_S)
+    assert await node.has()
+    node.secrets.note_submission(ID)
     await node.secrets.follow([])
     assert not await node.has()
 

@@ -8,9 +8,9 @@ backup of it ever holds a value.
 import asyncio
 import logging
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from secrets import token_hex
 
 from hyperscale.client.messages import KeepSecrets, KeepSecretsReply
 from hyperscale.execution.bundle_store import sync_directory
@@ -35,10 +35,13 @@ class SecretStore:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def ids(self) -> list[str]:
-        """Return the ids of all secrets here; files that were never finished are deleted."""
+    def delete_unfinished(self) -> None:
+        """Delete files that an earlier process began to write; call it before the first write."""
         for partial in self._directory.glob("*.part"):
             partial.unlink(missing_ok=True)
+
+    def ids(self) -> list[str]:
+        """Return the ids of all secrets here."""
         return [path.name.removesuffix(_SUFFIX) for path in self._directory.glob(f"*{_SUFFIX}")]
 
     def write(self, sha256: str, packed: bytes) -> None:
@@ -47,7 +50,8 @@ class SecretStore:
         if path.exists():
             return
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        partial = path.with_suffix(".part")
+        # Two requests may write the same secrets at once; each has its own file until the rename.
+        partial = path.with_suffix(f".{token_hex(4)}.part")
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(descriptor, "wb") as file:
             file.write(packed)
@@ -77,25 +81,18 @@ class JobSecrets:
         self, directory: Path, peers: TierPeers, *, clock: Callable[[], float] | None = None
     ) -> None:
         self._store = SecretStore(directory)
+        self._store.delete_unfinished()
         self._peers = peers
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
-        self._kept_since_s: dict[str, float] = {}  # by id
-        self._had_job: set[str] = set()  # ids that a job of this node has needed
-        self._written: Counter[str] = Counter()  # ids, and how many writes of each are under way
-        self._is_listed = False
-
-    def _held(self) -> dict[str, float]:
-        if not self._is_listed:
-            self._is_listed = True
-            for sha256 in self._store.ids():
-                self._kept_since_s.setdefault(sha256, self._clock())
-        return self._kept_since_s
+        self._found_s: dict[str, float] = {}  # id -> when its file was first found here
+        self._submitted_s: dict[str, float] = {}  # id -> when it was last submitted or needed
 
     # -- keeping --------------------------------------------------------------------------
 
     async def spread(self, packed: bytes, nodes: list[str], own: str) -> bool:
         """Return True once most of `nodes` have the secrets on disk; False if too few can."""
-        await self._keep(packed)  # also if this node is none of them: it may be asked next
+        if own in nodes:
+            await asyncio.to_thread(self._store.write, secrets_id(packed), packed)
         asks = [self._has_kept(node, packed) for node in nodes if node != own]
         return await stored_by_most(asks, kept=int(own in nodes), most=len(nodes) // 2 + 1)
 
@@ -114,17 +111,8 @@ class JobSecrets:
 
     async def keep(self, _call: InboundCall, request: KeepSecrets) -> KeepSecretsReply:
         """Store the secrets of a job for another manager."""
-        await self._keep(request.packed)
+        await asyncio.to_thread(self._store.write, secrets_id(request.packed), request.packed)
         return KeepSecretsReply(is_kept=True)
-
-    async def _keep(self, packed: bytes) -> None:
-        sha256 = secrets_id(packed)
-        self._written[sha256] += 1
-        try:
-            await asyncio.to_thread(self._store.write, sha256, packed)
-        finally:
-            self._written[sha256] -= 1
-        self._held()[sha256] = self._clock()  # only now: what could not be written is fetched again
 
     async def fetch(self, _call: InboundCall, request: FetchSecrets) -> FetchSecretsReply:
         """Send the secrets of a job to a worker or another manager."""
@@ -134,7 +122,7 @@ class JobSecrets:
     def note_submission(self, sha256: str) -> None:
         """Note that a submission with these secrets was applied: from now on they are deleted when
         no job needs them, as after a submission that was refused."""
-        self._had_job.add(sha256)
+        self._submitted_s[sha256] = self._clock()
 
     # -- deleting -------------------------------------------------------------------------
 
@@ -142,22 +130,27 @@ class JobSecrets:
         """Delete the secrets of jobs that have ended, and fetch those that are missing here.
 
         `living` are the ids that jobs of this node need, jobs that have not ended."""
-        now_s, needed, held = self._clock(), set(living), self._held()
-        # All are chosen before the first is deleted: meanwhile a job may be committed that needs
-        # one of the others.
+        now_s, needed = self._clock(), set(living)
+        self._submitted_s.update(dict.fromkeys(needed, now_s))
+        # What is submitted from here on may belong to a job that `living` does not have yet.
+        ended = self._submitted_s.keys() - needed
+        # The disk is asked each time: a write whose request was cancelled ends all the same.
+        held = await asyncio.to_thread(self._store.ids)
+        self._found_s = {sha256: self._found_s.get(sha256, now_s) for sha256 in held}
         unneeded = [
             sha256
-            for sha256, since_s in held.items()
-            if sha256 not in needed and (sha256 in self._had_job or now_s - since_s > UNUSED_S)
+            for sha256, found_s in self._found_s.items()
+            if sha256 in ended or (sha256 not in needed and now_s - found_s > UNUSED_S)
         ]
         for sha256 in unneeded:
             await asyncio.to_thread(self._store.erase, sha256)
-            held.pop(sha256, None)
-            self._had_job.discard(sha256)
             _log.info("secrets.deleted", extra={"secrets": sha256[:12]})
-        # The job of secrets that are still being written may have been applied already.
-        self._written = +self._written
-        self._had_job = (self._had_job & {*held, *self._written}) | needed
+        # Secrets may arrive after their submission was applied, and even after their job has ended.
+        self._submitted_s = {
+            sha256: submitted_s
+            for sha256, submitted_s in self._submitted_s.items()
+            if now_s - submitted_s <= UNUSED_S
+        }
         for sha256 in needed - set(held):
             await self._pull(sha256)
 
@@ -175,5 +168,5 @@ class JobSecrets:
             except CallError:  # another manager may have them; the next round asks again
                 continue
             if secrets_id(reply.packed) == sha256:
-                await self._keep(reply.packed)
+                await asyncio.to_thread(self._store.write, sha256, reply.packed)
                 return
