@@ -12,7 +12,8 @@ from hyperscale import HyperscaleClient, ManagerServer
 from hyperscale.client.messages import GetQueueRoomReply
 from hyperscale.jobs.allocator.events import BecameAllocator, LostAllocator
 from hyperscale.jobs.committed.events import CancelRequested, Event, JobStatus, decode_reply, encode
-from hyperscale.jobs.committed.machine import JobMachine, Limits
+from hyperscale.jobs.committed.job_table import Limits
+from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.messages import (
     AcknowledgeResult,
     AttemptId,

@@ -15,13 +15,10 @@ ended) changes nothing; the reply says why. Rules:
 Ended jobs stay for a while as rows; their full record is a row of history.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 import msgspec
-from msgspec import Struct, field
 
 from hyperscale.jobs.committed.events import (
     AttemptRevoked,
@@ -40,26 +37,14 @@ from hyperscale.jobs.committed.events import (
     encode,
     kind_of,
 )
-from hyperscale.jobs.committed.keys import KEY_HINT, job_id, key_problem
-from hyperscale.jobs.committed.state import JOB_ENDS, Job, JobView, WorkflowState, view_of
-from hyperscale.jobs.committed.transitions import TRANSITIONS, Refuse
+from hyperscale.jobs.committed.job_table import JobTable, KeyRecord, Limits, Refuse
+from hyperscale.jobs.committed.keys import job_id
+from hyperscale.jobs.committed.state import Job, JobView, WorkflowState, view_of
+from hyperscale.jobs.committed.transitions import TRANSITIONS
 from hyperscale.plan.dag import find_cycle
 
 _SUBMISSION_BYTES_MAX = 4 * 1024 * 1024
 _HISTORY_BYTES = 4096  # larger events are kept in history without reports and context
-_KEYS_AT_ONCE = 8
-_DAY_MS = 24 * 3600 * 1000
-
-
-class Limits(Struct, frozen=True, kw_only=True):
-    """Bounds of one group's live state. The same on every replica."""
-
-    jobs: int = 10_000  # that have not ended
-    ended_jobs: int = 500  # kept as rows
-    ended_ms: int = 10 * 60 * 1000
-    keys: int = 200_000
-    keys_ms: int = 30 * _DAY_MS  # as long as the history
-    workflows: int = 1_000  # of one job
 
 
 class Applied(NamedTuple):
@@ -71,25 +56,8 @@ class Applied(NamedTuple):
     history: Sequence[tuple[str, str, bytes]] = ()  # job, kind, data: rows for the audit
 
 
-class KeyRecord(Struct, frozen=True, array_like=True):
-    job: str
-    digest: str
-    submitted_ms: int
-
-
-class _State(Struct, kw_only=True):
-    """The whole state: encoded, this is the snapshot."""
-
-    schema: int = 1
-    now_ms: int = 0  # the highest stamp so far
-    jobs: dict[str, Job] = field(default_factory=dict)
-    keys: dict[str, KeyRecord] = field(default_factory=dict)
-    ended: list[str] = field(default_factory=list)  # ids of ended jobs, oldest first
-
-
 _encoder = msgspec.msgpack.Encoder()
-_state_decoder = msgspec.msgpack.Decoder(_State)
-_keys_decoder = msgspec.msgpack.Decoder(dict[str, KeyRecord])
+_state_decoder = msgspec.msgpack.Decoder(JobTable[Job])
 
 _OK = Reply(ok=True)
 _DUPLICATE = Reply(ok=True, code=Code.DUPLICATE)
@@ -102,7 +70,7 @@ class JobMachine:
         self.scope = scope
         self.group = group
         self._limits = limits or Limits()
-        self._state = _State()
+        self._state: JobTable[Job] = JobTable()
 
     # --- the ledger's side ----------------------------------------------------------------
 
@@ -150,30 +118,26 @@ class JobMachine:
         # The full record moves to history; a row stays for a while.
         record = _encoder.encode(job)
         job.strip()
-        self._state.ended.append(job.id)
-        self._evict()
+        self._state.end(job, self._limits)
         return Applied(event, _OK, ((job.id, kind, record),))
 
     def snapshot(self) -> bytes:
-        return _encoder.encode(self._state)
+        return self._state.encode()
 
     def restore(self, data: bytes) -> None:
         self._state = _state_decoder.decode(data)
 
     def digest(self) -> bytes:
         """Hash the whole state afresh, so that a damaged value shows."""
-        return hashlib.blake2b(_encoder.encode(self._state), digest_size=16).digest()
+        return self._state.digest()
 
     def export_keys(self, is_moved: Callable[[str], bool]) -> bytes:
         """Hand over the records of the keys that move to another group, and forget them."""
-        keys = self._state.keys
-        moved = {key: keys.pop(key) for key in list(keys) if is_moved(key)}
-        return _encoder.encode(moved)
+        return self._state.export_keys(is_moved)
 
     def import_keys(self, data: bytes) -> None:
         """Take key records over. Keys that are known already stay as they are."""
-        for key, record in _keys_decoder.decode(data).items():
-            self._state.keys.setdefault(key, record)
+        self._state.import_keys(data)
 
     # --- reads ----------------------------------------------------------------------------
 
@@ -183,7 +147,7 @@ class JobMachine:
 
     def jobs(self) -> Iterator[Job]:
         """Return the jobs that have not ended, oldest first."""
-        return (job for job in self._state.jobs.values() if job.status not in JOB_ENDS)
+        return self._state.open_jobs()
 
     def view(self, job: str) -> JobView | None:
         found = self._state.jobs.get(job)
@@ -200,28 +164,12 @@ class JobMachine:
 
     def _submitted(self, event: JobSubmitted, body: bytes) -> Applied:
         state = self._state
-        if (problem := key_problem(event.key)) is not None:
-            raise Refuse(Code.INVALID_KEY, problem, hint=KEY_HINT)
-        known = state.keys.get(event.key)
-        if known is not None:
-            if known.digest == event.digest:
-                reply = Reply(ok=True, code=Code.DUPLICATE, job=known.job, was_duplicate=True)
-                return Applied(event, reply)
-            raise Refuse(
-                Code.CONFLICT,
-                f"the key {event.key!r} was used for another submission, job {known.job}",
-                hint="take a new key for a new job",
-                job=known.job,
-            )
+        earlier = state.earlier(event.key, event.digest)
+        if earlier is not None:
+            return Applied(event, earlier)
         if (problem := self._plan_problem(event, len(body))) is not None:
             raise Refuse(Code.INVALID, problem)
-        self._evict()
-        if len(state.jobs) - len(state.ended) >= self._limits.jobs:
-            raise Refuse(
-                Code.CAPACITY,
-                f"capacity exceeded: {self._limits.jobs:,} jobs have not ended yet",
-                hint="try again later",
-            )
+        state.make_room(self._limits)
         job = Job(
             id=job_id(self.scope, self.group, event.key),
             key=event.key,
@@ -233,11 +181,7 @@ class JobMachine:
             workflows={plan.name: WorkflowState() for plan in event.plan.workflows},
             submitted_ms=state.now_ms,
         )
-        if job.id in state.jobs:
-            # The key's record was handed over or expired while the job's row stayed.
-            raise Refuse(Code.CONFLICT, f"job {job.id} is still here")
-        state.jobs[job.id] = job
-        state.keys[event.key] = KeyRecord(job.id, event.digest, state.now_ms)
+        state.add(job)
         return Applied(event, Reply(ok=True, job=job.id), ((job.id, "submitted", body),))
 
     def _plan_problem(self, event: JobSubmitted, size: int) -> str | None:
@@ -259,28 +203,6 @@ class JobMachine:
                     return f"{name} depends on {other!r}, which is not a workflow of the job"
         cycle = find_cycle(after) if any(after.values()) else None
         return None if cycle is None else f"workflows wait for each other: {' -> '.join(cycle)}"
-
-    def _evict(self) -> None:
-        """Drop rows of jobs that ended long ago, and keys older than history."""
-        state, limits = self._state, self._limits
-        ended = state.ended
-        gone = max(0, len(ended) - limits.ended_jobs)
-        while gone < len(ended):
-            if state.jobs[ended[gone]].ended_ms + limits.ended_ms > state.now_ms:
-                break
-            gone += 1
-        for job in ended[:gone]:
-            del state.jobs[job]
-        del ended[:gone]
-        oldest = next(iter(state.keys.values()), None)
-        is_full = len(state.keys) > limits.keys
-        if oldest is None or not (is_full or oldest.submitted_ms + limits.keys_ms <= state.now_ms):
-            return
-        # A few at a time: each submission adds one, so this keeps up.
-        for key, record in list(islice(state.keys.items(), _KEYS_AT_ONCE)):
-            is_old = record.submitted_ms + limits.keys_ms <= state.now_ms
-            if (is_old or len(state.keys) > limits.keys) and record.job not in state.jobs:
-                del state.keys[key]
 
 
 def _for_history(event: JobEvent, body: bytes) -> bytes:

@@ -23,13 +23,13 @@ from hyperscale.jobs.committed.events import (
     PartDispatch,
     PartEnded,
     PartRedispatched,
-    Reply,
     TeardownDispatched,
     TeardownStarted,
     WorkflowDispatched,
     WorkflowEnded,
     WorkflowSetUp,
 )
+from hyperscale.jobs.committed.job_table import Refuse
 from hyperscale.jobs.committed.state import (
     JOB_ENDS,
     Gap,
@@ -46,14 +46,6 @@ from hyperscale.plan.status import PartStatus
 
 PARTS_MAX = 10_000  # of one workflow
 _STOPS = (JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.TIMEOUT)
-
-
-class Refuse(Exception):  # noqa: N818 -- a refusal is a reply, not an error
-    """The event does not apply, and nothing has changed."""
-
-    def __init__(self, code: Code, message: str, *, hint: str = "", job: str = "") -> None:
-        super().__init__(message)
-        self.reply = Reply(ok=False, code=code, error=message, hint=hint, job=job)
 
 
 def workflow_dispatched(job: Job, event: WorkflowDispatched, now_ms: int) -> bool:

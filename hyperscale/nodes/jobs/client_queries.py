@@ -26,8 +26,9 @@ from hyperscale.client.messages import (
 from hyperscale.errors import InputError
 from hyperscale.jobs.allocator.pool import taken_cores
 from hyperscale.jobs.committed.events import JobStatus
+from hyperscale.jobs.committed.job_table import Limits
 from hyperscale.jobs.committed.keys import parse_job_id
-from hyperscale.jobs.committed.machine import JobMachine, Limits
+from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.committed.state import JobView, decode_job, view_of
 from hyperscale.jobs.messages import AnnounceCores
 from hyperscale.ledger.core import MANAGEMENT

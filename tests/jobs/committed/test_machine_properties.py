@@ -21,8 +21,9 @@ from hyperscale.jobs.committed.events import (
     WorkflowEnded,
     encode,
 )
+from hyperscale.jobs.committed.job_table import Limits
 from hyperscale.jobs.committed.keys import job_id
-from hyperscale.jobs.committed.machine import JobMachine, Limits
+from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.committed.state import (
     JOB_ENDS,
     WORKFLOW_ENDS,
