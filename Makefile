@@ -22,7 +22,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 
 # Debian packages that tests and benchmarks use; installed only if missing.
-TEST_PACKAGES := iproute2 strace nginx-light python3-httpbin gunicorn
+TEST_PACKAGES := iproute2 strace nginx-light python3-httpbin gunicorn prometheus
 BENCH_PACKAGES := wrk nginx-light etcd-server nghttp2-client
 
 # Files whose change makes the native module or the console script outdated.

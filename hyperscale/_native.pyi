@@ -301,6 +301,9 @@ class Report:
     def actions(self) -> int:
         """Finished calls of steps, those that returned None included."""
     @property
+    def failed(self) -> int:
+        """Finished calls of steps that failed."""
+    @property
     def finished(self) -> int:
         """Finished steps and iterations: the measure of progress."""
     @property

@@ -14,7 +14,7 @@ from hyperscale.config import GRACE_S
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.execution.cores import pinned_cores
 from hyperscale.execution.limits import CLOSE_GRACE_S
-from hyperscale.execution.pooled_executor import PooledExecutor
+from hyperscale.execution.pooled_executor import ExecutorCounts, PooledExecutor
 from hyperscale.execution.protocol import (
     ExecutorEvent,
     PrepareSlot,
@@ -47,6 +47,7 @@ class ExecutorPool:
         self._log_dir = log_dir
         self._environment = environment
         self._executors: list[PooledExecutor] = []
+        self.counts = ExecutorCounts()
 
     async def __aenter__(self) -> Self:
         try:
@@ -68,6 +69,7 @@ class ExecutorPool:
                 core=core,
                 on_event=lambda event: self._on_event(index, event),
                 log_file=log_file,
+                counts=self.counts,
                 environment=self._environment,
             )
         )

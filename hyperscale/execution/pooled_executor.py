@@ -5,8 +5,9 @@ is next given a slot.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
-from enum import Enum
+from enum import Enum, StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -86,6 +87,27 @@ _MOVE_BY_MESSAGE = {
     SlotTearingDown: ExecutorPhase.TEARING_DOWN,
     SlotFinished: ExecutorPhase.IDLE,
 }
+
+
+class ExecutorEnd(StrEnum):
+    """Why a process of an executor ended."""
+
+    ASKED = "asked"  # it was idle, or its pool was closed
+    KILLED = "killed"  # by its pool: its code did not stop, or it broke the protocol
+    LEASE_EXPIRED = "lease_expired"  # by the kernel
+    DIED = "died"  # it crashed, or something else killed it
+
+
+class ExecutorCounts:
+    """Processes that the executors of a pool have had."""
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.ended: Counter[ExecutorEnd] = Counter()
+
+    @property
+    def running(self) -> int:
+        return self.started - self.ended.total()
 
 
 class HeldSlot:
@@ -188,8 +210,10 @@ class PooledExecutor:
         core: int | None,
         on_event: Callable[[ExecutorEvent], None],
         log_file: Path | None,
+        counts: ExecutorCounts,
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        self._counts = counts
         self._loop = asyncio.get_running_loop()
         self._start_process = partial(spawn_executor, core, environment)
         self._on_event = on_event
@@ -217,6 +241,7 @@ class PooledExecutor:
         except ExecutorLostError:
             self._become(ExecutorPhase.GONE)  # started again when it is next given a slot
             raise
+        self._counts.started += 1
         self._watch = _EndWatch(self.process, self.kill)
 
     def _become(self, phase: ExecutorPhase) -> None:
@@ -378,8 +403,7 @@ class PooledExecutor:
         self._watch.reset()
         self._is_idle.set()
         if is_leaving:
-            # Code of the slot is still running there, and must not outlive the slot.
-            self.process.kill()
+            self.kill("code of its slot was still running when the slot ended")
         else:
             self.process.runs_code = False
 
@@ -402,7 +426,8 @@ class PooledExecutor:
     def _on_exit(self, info: ExitInfo) -> None:
         phase, slot = self._phase, self._slot
         self._become(ExecutorPhase.GONE)
-        why = self._kill_reason or self._reason_of_exit(phase, info)
+        end, why = self._end_of(phase, info)
+        self._counts.ended[end] += 1
         self._watch.reset()
         _resolve(self._greeted, ExecutorLostError(f"an executor failed to start: {why.reason}"))
         if slot is not None and phase in _HOLDS_SLOT:
@@ -414,15 +439,18 @@ class PooledExecutor:
                 self._on_event(ExecutorDied(reason=why.reason, blames_code=why.blames_code))
         self._is_idle.set()
 
-    def _reason_of_exit(self, phase: ExecutorPhase, info: ExitInfo) -> KillReason:
-        """Return why the process ended, if this process did not kill it."""
+    def _end_of(self, phase: ExecutorPhase, info: ExitInfo) -> tuple[ExecutorEnd, KillReason]:
+        """Return why the process ended: for counts, and in words."""
+        if self._kill_reason is not None:
+            return ExecutorEnd.KILLED, self._kill_reason
         if phase is ExecutorPhase.RUNNING and info.is_killed:
             lapsed = self._watch.reason_of_lapse(info.cpu_s)
             if lapsed is not None:
-                return lapsed
+                return ExecutorEnd.LEASE_EXPIRED, lapsed
         is_late = phase is ExecutorPhase.TEARING_DOWN
-        return KillReason(
+        why = KillReason(
             info.describe() + (" during teardown" if is_late else ""),
             # Teardown hooks would end another executor too, and the load has had its time.
             blames_code=is_late and not info.is_killed,
         )
+        return ExecutorEnd.ASKED if self._is_leaving else ExecutorEnd.DIED, why

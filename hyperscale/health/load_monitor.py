@@ -47,7 +47,7 @@ class LoadMonitor:
         self._queue_share = queue_share
         self._on_level = on_level
         self._lag = DurationHistogram(
-            "hyperscale_loop_lag_seconds", "How late the event loop woke up", _LAG_BOUNDS_S
+            "hyperscale_loop_lag_seconds", "Lag of the event loop", _LAG_BOUNDS_S
         )
 
     @property
@@ -96,18 +96,26 @@ class LoadMonitor:
             self._lag.family(),
             gauge(
                 "hyperscale_overload_level",
-                "0 healthy, 1 busy, 2 stressed, 3 overloaded",
+                "Load of this node: 0 healthy, 1 busy, 2 stressed, 3 overloaded",
                 ({}, self.level),
             ),
             gauge(
                 "hyperscale_overload_reading",
-                "The level each signal asks for",
+                "Load level by signal",
                 *(({"signal": signal.name.lower()}, level) for signal, level in readings),
             ),
-            gauge("hyperscale_memory_share", "Memory in use, of what there is", ({}, self.memory)),
-            counter("process_cpu_seconds_total", "CPU time used", ({}, time.process_time())),
             gauge(
-                "process_resident_memory_bytes", "Memory of this process", ({}, resident_bytes())
+                "hyperscale_memory_used_ratio",
+                "Memory in use, of what the machine or the control group has",
+                self.memory,
+            ),
+            counter(
+                "process_cpu_seconds_total", "CPU time of this process", ({}, time.process_time())
+            ),
+            gauge(
+                "process_resident_memory_bytes",
+                "Resident memory of this process",
+                ({}, resident_bytes()),
             ),
         ]
 

@@ -35,7 +35,9 @@ class CertificateWatch(NodeService):
 
     def collect(self) -> list[Family]:
         expiry = [] if self._expires_at is None else [self._expires_at.timestamp()]
-        about = "When the certificate of this node expires, in seconds since 1970"
+        about = (
+            "When the certificate of this node expires, in seconds since 1970; absent without one"
+        )
         return [gauge("hyperscale_certificate_expiry_timestamp_seconds", about, *expiry)]
 
     def _warn(self) -> None:

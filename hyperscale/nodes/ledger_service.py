@@ -24,7 +24,7 @@ from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.ledger.server.ledger_driver import LedgerDriver, wall_ms
 from hyperscale.ledger.server.ledger_join import LedgerIdentity, LedgerJoin
-from hyperscale.ledger.server.ledger_metrics import collect
+from hyperscale.ledger.server.ledger_metrics import LEADERLESS_S, collect
 from hyperscale.ledger.server.maintenance_driver import MaintenanceDriver
 from hyperscale.ledger.server.operator_requests import OperatorRequests
 from hyperscale.ledger.server.peer_requests import OpenLedger, answer_peers
@@ -42,8 +42,6 @@ this version could misread what an earlier one wrote."""
 _LAYOUT = "layout"
 _LEAVE_S = 1.0
 _READINESS_S = 0.5
-# Longer than an election, during which the node stays ready.
-_LEADERLESS_S = 5.0
 _PRUNE_FIRST_S = 5.0
 _PRUNE_S = 3600.0
 _GONE = "this node is no longer a member; with an empty data directory it joins as a new one"
@@ -207,7 +205,7 @@ class LedgerService(NodeService):
         if not any(ledger.topology.owners):
             return ("its ledger has no groups yet",)
         heard_s = self._hear_leader()
-        if heard_s is None or asyncio.get_running_loop().time() - heard_s > _LEADERLESS_S:
+        if heard_s is None or asyncio.get_running_loop().time() - heard_s > LEADERLESS_S:
             return ("the management group has no leader that this node reaches",)
         return ()
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from hyperscale.config.loading import NodeSettings
 from hyperscale.nodes.certificate_watch import CertificateWatch
+from hyperscale.nodes.disk_use import DiskUse
 from hyperscale.nodes.jobs.service import JobsService
 from hyperscale.nodes.ledger_service import LedgerService
 from hyperscale.nodes.member import MemberNode, NodeService, RoleSpec
@@ -17,6 +18,7 @@ def _services(member: MemberNode, handlers: Handlers) -> Iterator[NodeService]:
     ledger = LedgerService(member, handlers)
     yield ledger
     yield JobsService(member, handlers, ledger)
+    yield DiskUse(member, {"ledger": "ledger", "bundles": "blobs"})
 
 
 MANAGER_ROLE = RoleSpec(role=Role.MANAGER, counts_cpu=True, services=_services)

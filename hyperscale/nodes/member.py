@@ -299,7 +299,12 @@ class MemberNode:
 
     def metrics(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""
-        own = member_metrics(self.driver, self.server, started_s=self._started_s)
+        own = member_metrics(
+            self.driver,
+            self.server,
+            started_s=self._started_s,
+            is_ready=not self.why_not_ready(),
+        )
         collectors = [service.collect for service in self.services]
         return render([lambda: own, self.load_monitor.collect, *collectors])
 

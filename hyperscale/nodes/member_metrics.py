@@ -1,7 +1,6 @@
 """The metrics of a member: members by state, deaths by evidence, refusals, traffic, admission.
 
-Labels come from closed sets: nothing that a peer sends becomes a label, except the names of
-members in round trips, of which there are at most `RTT_MEMBERS_MAX`.
+Labels come from closed sets: nothing that a peer sends becomes a label.
 """
 
 import time
@@ -9,29 +8,29 @@ from collections import Counter
 
 from hyperscale.membership.events import MemberState
 from hyperscale.nodes.membership import MembershipDriver
-from hyperscale.telemetry.metrics import Family, Sample, by, counter, gauge
+from hyperscale.telemetry.metrics import Family, Sample, by, counter, gauge, summary
 from hyperscale.wire.datagrams import DatagramSocket
 from hyperscale.wire.errors import RefusalReason
 from hyperscale.wire.registry import MessagePriority
 from hyperscale.wire.roles import NODES
 from hyperscale.wire.server import PeerServer
 
-RTT_MEMBERS_MAX = 1_000
+_QUANTILES = (0.5, 0.9, 1.0)
 
 
 def member_metrics(
-    driver: MembershipDriver, server: PeerServer, *, started_s: float
+    driver: MembershipDriver, server: PeerServer, *, started_s: float, is_ready: bool
 ) -> list[Family]:
     """Read the counts of a member's parts."""
     return [
-        *_node(server, started_s),
+        *_node(server, started_s, is_ready),
         *_members(driver),
         *_refusals(server, driver.datagrams),
         *_traffic(server, driver.datagrams),
     ]
 
 
-def _node(server: PeerServer, started_s: float) -> list[Family]:
+def _node(server: PeerServer, started_s: float, is_ready: bool) -> list[Family]:
     local = server.local
     labels = {
         "version": local.version,
@@ -43,7 +42,12 @@ def _node(server: PeerServer, started_s: float) -> list[Family]:
     }
     uptime_s = time.monotonic() - started_s
     return [
-        gauge("hyperscale_node_info", "Identity of this node", (labels, 1)),
+        gauge(
+            "hyperscale_node_info",
+            "Version, name, role and cluster of this node as labels; always 1",
+            (labels, 1),
+        ),
+        gauge("hyperscale_node_ready", "1 if /readyz answers that this node is ready", is_ready),
         gauge("hyperscale_node_incarnation", "Incarnation of this node", local.incarnation),
         gauge("hyperscale_node_uptime_seconds", "Time since this node started", uptime_s),
     ]
@@ -54,14 +58,12 @@ def _members(driver: MembershipDriver) -> list[Family]:
     members = core.members()
     number = Counter((str(member.role), str(member.state)) for member in members)
     groups = sorted((str(role), str(state)) for role in NODES for state in MemberState)
-    rtts: list[Sample] = [
-        ({"peer_id": member.node}, member.rtt_s) for member in members if member.rtt_s is not None
-    ]
+    rtts = sorted(member.rtt_s for member in members if member.rtt_s is not None)
     audit = core.counts
     return [
         gauge(
             "hyperscale_members",
-            "Members this node knows, itself included",
+            "Members this node knows, itself included, by role and state",
             *(({"role": role, "state": state}, number[role, state]) for role, state in groups),
         ),
         gauge(
@@ -69,7 +71,15 @@ def _members(driver: MembershipDriver) -> list[Family]:
             "Members announced by others and never reached",
             sum(member.state is MemberState.UNCONFIRMED for member in members),
         ),
-        gauge("hyperscale_peer_rtt_seconds", "Smoothed round-trip time", *rtts[:RTT_MEMBERS_MAX]),
+        summary(
+            "hyperscale_peer_rtt_seconds",
+            "Smoothed round-trip times to the members that are known now",
+            {quantile: rtts[round(quantile * (len(rtts) - 1))] for quantile in _QUANTILES}
+            if rtts
+            else {},
+            total=sum(rtts),
+            count=len(rtts),
+        ),
         counter(
             "hyperscale_deaths_total",
             "Members found dead, by evidence",
@@ -87,33 +97,37 @@ def _members(driver: MembershipDriver) -> list[Family]:
         ),
         counter(
             "hyperscale_suspicions_total",
-            "Suspicions by outcome",
+            "Suspicions: raised, cleared, and refuted by this node about itself",
             ({"outcome": "raised"}, audit.get("member.suspected", 0)),
             ({"outcome": "cleared"}, audit.get("suspicion.cleared", 0)),
             ({"outcome": "refuted_own"}, audit.get("suspicion.refuted", 0)),
         ),
         gauge(
             "hyperscale_local_health_score",
-            "Lifeguard health score, 0 (healthy) to 8",
+            "How little this node trusts its own observations, 0 (healthy) to 8 (Lifeguard)",
             core.awareness.score,
         ),
         gauge("hyperscale_gossip_waiting", "Gossip updates waiting to be sent", len(core.gossip)),
-        counter("hyperscale_stalls_total", "Times this node stalled", counts["stalls"]),
+        counter(
+            "hyperscale_stalls_total",
+            "Times the event loop of this node stood still for long",
+            counts["stalls"],
+        ),
         counter(
             "hyperscale_view_exchanges_total",
-            "Push-pull exchanges of the whole view",
+            "Exchanges of the full member list over TCP, by result",
             ({"result": "success"}, counts["syncs"]),
             ({"result": "error"}, counts["syncs_failed"]),
         ),
         counter(
             "hyperscale_discovery_dns_lookups_total",
-            "DNS lookups",
+            "DNS lookups of this node, by result",
             *by("result", discovery.dns_lookups, ("success", "error")),
         ),
         discovery.dns_duration.family(),
         gauge(
             "hyperscale_discovery_candidate_set_size",
-            "Addresses from seeds and DNS",
+            "Candidate addresses from seeds and DNS",
             len(discovery.core.candidates),
         ),
     ]
@@ -124,17 +138,17 @@ def _refusals(server: PeerServer, datagrams: DatagramSocket) -> list[Family]:
     by_kind = [
         (
             "hyperscale_peers_refused_total",
-            "Connections and messages this node refused",
+            "Connections and messages this node refused, by reason",
             server.refusals.counts,
         ),
         (
             "hyperscale_datagrams_refused_total",
-            "Datagrams this node refused",
+            "Datagrams this node refused, by reason",
             datagrams.refusals.counts,
         ),
         (
             "hyperscale_peer_rejections_total",
-            "Times peers refused this node",
+            "Times peers refused this node, by reason",
             server.refusals.rejections,
         ),
     ]
@@ -146,17 +160,17 @@ def _refusals(server: PeerServer, datagrams: DatagramSocket) -> list[Family]:
         ),
         counter(
             "hyperscale_discovery_cluster_id_rejections_total",
-            "Peers of another cluster",
+            "Refused peers of another cluster",
             ({"expected": local.cluster}, refused[RefusalReason.CLUSTER]),
         ),
         counter(
             "hyperscale_discovery_environment_id_rejections_total",
-            "Peers of another environment",
+            "Refused peers of another environment",
             ({"expected": local.environment}, refused[RefusalReason.ENVIRONMENT]),
         ),
         counter(
             "hyperscale_discovery_role_rejections_total",
-            "Peers whose role may not connect here",
+            "Refused peers whose role may not connect to this node",
             ({"target_role": str(local.role)}, refused[RefusalReason.ROLE]),
         ),
     ]
@@ -170,25 +184,35 @@ def _traffic(server: PeerServer, datagrams: DatagramSocket) -> list[Family]:
         return [({"priority": each.name.lower()}, numbers[each]) for each in MessagePriority]
 
     return [
-        counter("hyperscale_datagrams_total", "Datagrams", *by("direction", counts, size)),
+        counter(
+            "hyperscale_datagrams_total",
+            "Datagrams received and sent",
+            *by("direction", counts, size),
+        ),
         counter(
             "hyperscale_datagram_bytes_total",
-            "Bytes of datagrams, sealed",
+            "Bytes of datagrams received and sent, encrypted",
             *by("direction", size, size),
         ),
         counter(
             "hyperscale_datagrams_lost_total",
-            "Datagrams dropped or failed",
+            "Datagrams that could not be read or sent",
             *by("why", counts, ("dropped", "failed")),
         ),
         gauge("hyperscale_connections", "Usable connections to peers", len(server.connections)),
         gauge(
-            "hyperscale_requests_in_flight", "Requests in flight", *by_priority(admission.in_flight)
+            "hyperscale_requests_in_flight",
+            "Requests in progress, by priority",
+            *by_priority(admission.in_flight),
         ),
         counter(
             "hyperscale_requests_acquired_total",
-            "Requests admitted",
+            "Requests accepted, by priority",
             *by_priority(admission.admitted),
         ),
-        counter("hyperscale_requests_shed_total", "Requests shed", *by_priority(admission.shed)),
+        counter(
+            "hyperscale_requests_shed_total",
+            "Requests refused because of overload, by priority",
+            *by_priority(admission.shed),
+        ),
     ]

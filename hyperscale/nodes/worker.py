@@ -6,6 +6,7 @@ from hyperscale.jobs.agent.events import FitnessChecked
 from hyperscale.nodes.agent.agent_driver import AgentDriver
 from hyperscale.nodes.agent.self_check import SelfCheck
 from hyperscale.nodes.certificate_watch import CertificateWatch
+from hyperscale.nodes.disk_use import DiskUse
 from hyperscale.nodes.member import MemberNode, NodeService, RoleSpec
 from hyperscale.nodes.server import NodeServer, complete_config
 from hyperscale.wire.handlers import Handlers
@@ -20,7 +21,8 @@ def _services(member: MemberNode, handlers: Handlers) -> list[NodeService]:
         start_executors=agent.start_executors,
         on_checked=lambda unfit: agent.feed(FitnessChecked(unfit)),
     )
-    return [CertificateWatch(member), agent, self_check]
+    disk = DiskUse(member, {"bundles": "bundles", "results": "results"})
+    return [CertificateWatch(member), agent, self_check, disk]
 
 
 WORKER_ROLE = RoleSpec(

@@ -23,7 +23,7 @@ class Family(Struct, frozen=True):
     """One metric: its name, kind and help text, and its values by suffix of the name and labels."""
 
     name: str
-    kind: Literal["counter", "gauge", "histogram"]
+    kind: Literal["counter", "gauge", "histogram", "summary"]
     about: str
     samples: list[tuple[str, Labels, float]]
 
@@ -37,6 +37,16 @@ def counter(name: str, about: str, *samples: Sample) -> Family:
 
 def gauge(name: str, about: str, *samples: Sample) -> Family:
     return Family(name, "gauge", about, _unsuffixed(samples))
+
+
+def summary(
+    name: str, about: str, quantiles: Mapping[float, float], *, total: float, count: int
+) -> Family:
+    """Return quantiles of some values, with the sum and the number of these values."""
+    samples: list[tuple[str, Labels, float]] = [
+        ("", {"quantile": f"{quantile:g}"}, value) for quantile, value in quantiles.items()
+    ]
+    return Family(name, "summary", about, [*samples, ("_sum", {}, total), ("_count", {}, count)])
 
 
 def by(label: str, values: Mapping[Any, float], keys: Iterable[Any]) -> list[Sample]:

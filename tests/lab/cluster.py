@@ -264,7 +264,7 @@ async def status_is(client: HyperscaleClient, job: str, *statuses: str) -> str:
 def leader_of(cluster: Cluster, job: str) -> str:
     """Return the manager whose metrics say that it leads the job's group."""
     group = job.rpartition(".")[2].partition("-")[0]
-    leading = f'ledger_is_leader{{group="{group}"}} 1'
+    leading = f'hyperscale_ledger_is_leader{{group="{group}"}} 1'
     found: list[str] = []
 
     def is_found() -> bool:

@@ -95,6 +95,11 @@ class Allocator:
         """How many more requests may wait."""
         return max(0, self._queue_max - self.waiting)
 
+    def longest_wait_s(self, *, now_s: float) -> float:
+        """Return for how long the oldest request has waited; 0 if none waits."""
+        waiting = (each for each in self._queue.requests.values() if each.grant is None)
+        return max((now_s - each.waiting_since_s for each in waiting), default=0.0)
+
     def wake_at_s(self) -> float | None:
         """Return when the queue is served next; None on a node that is not the allocator."""
         return self._serve_at_s

@@ -99,7 +99,9 @@ class Ledger:
         self.commits: dict[int, int] = {}
         """Commands this node has committed as leader, by group."""
         self.commit_seconds = DurationHistogram(
-            "ledger_commit_seconds", "From proposal to commit, on the leader", _COMMIT_BOUNDS_S
+            "hyperscale_ledger_commit_seconds",
+            "Time from proposal to commit, on the leader",
+            _COMMIT_BOUNDS_S,
         )
         self._loop = asyncio.get_running_loop()
 

@@ -6,7 +6,6 @@ It decides nothing. The clock is CLOCK_BOOTTIME, on which the leases of executor
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -29,12 +28,13 @@ from hyperscale.jobs.messages import (
     ReportProgressReply,
 )
 from hyperscale.membership.events import MemberChanged, MemberDied, MemberState
+from hyperscale.nodes.agent.agent_metrics import LoadCounts, agent_metrics
 from hyperscale.nodes.agent.executors import UsageMeter, WorkerExecutors
 from hyperscale.nodes.agent.manager_links import CoreAnnouncer, ManagerLinks, fit
 from hyperscale.nodes.agent.storage import BundleFetcher, WorkerStorage, fetch_secrets
 from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.sansio.driver import CoreDriver
-from hyperscale.telemetry.metrics import Family, by, counter, gauge
+from hyperscale.telemetry.metrics import Family
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, OverloadedError
 from hyperscale.wire.handlers import Handlers
@@ -80,6 +80,7 @@ class AgentDriver(NodeService):
             visible=member.config.executors.env,
         )
         self._usage = UsageMeter(cores)
+        self._load = LoadCounts()
         performers: dict[type, Callable[[Any], Any]] = {
             events.ReplyToCommand: self._reply,
             events.SendMessage: self._send,
@@ -162,22 +163,9 @@ class AgentDriver(NodeService):
         }
 
     def collect(self) -> list[Family]:
-        agent = self.agent
-        phases = Counter(phase.value for phase in agent.attempts.values())
-        return [
-            gauge("hyperscale_worker_cores", "Cores this worker offers", agent.total_cores),
-            gauge("hyperscale_worker_cores_free", "Free cores", agent.free_cores),
-            gauge(
-                "hyperscale_worker_attempts",
-                "Attempts on this worker, by phase",
-                *by("phase", phases, sorted(phases)),
-            ),
-            counter(
-                "hyperscale_worker_results_sent_total",
-                "Results sent to managers, repetitions included",
-                self._results_sent,
-            ),
-        ]
+        return agent_metrics(
+            self.agent, self._load, self._executors.counts, results_sent=self._results_sent
+        )
 
     async def start_executors(self) -> None:
         """Start the executors whose process has ended; raise `RunError` if one does not start."""
@@ -189,6 +177,7 @@ class AgentDriver(NodeService):
         """Hand one event to the core and perform its effects."""
         if isinstance(event, events.PlaceReported):
             self._usage.note_actions(event.attempt_id, event.place, event.report.actions)
+        self._load.note(event)
         self._driver.feed(event)
 
     def _after_events(self) -> None:

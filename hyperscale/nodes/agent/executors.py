@@ -13,6 +13,7 @@ from pathlib import Path
 from hyperscale.errors import HyperscaleError
 from hyperscale.execution import protocol
 from hyperscale.execution.pool import ExecutorPool
+from hyperscale.execution.pooled_executor import ExecutorCounts
 from hyperscale.execution.process import ExecutorLostError
 from hyperscale.health.signals import ProgressMeter
 from hyperscale.jobs.agent.events import (
@@ -103,6 +104,10 @@ class WorkerExecutors:
     @property
     def pids(self) -> list[int]:
         return self._pool.pids
+
+    @property
+    def counts(self) -> ExecutorCounts:
+        return self._pool.counts
 
     async def start_ended(self) -> None:
         """Start executors whose process has ended; raise `RunError` if one does not start."""

@@ -145,6 +145,16 @@ class JobLeaders:
         """Return the groups of jobs that this node leads."""
         return list(self._drivers)
 
+    def led_jobs(self) -> list[tuple[JobMachine, JobLeader]]:
+        """Return the state and the leader of every group of jobs that this node leads."""
+        led = [(self.led_machine(group), driver.leader) for group, driver in self._drivers.items()]
+        return [(machine, leader) for machine, leader in led if machine is not None]
+
+    def led_machine(self, group: int) -> JobMachine | None:
+        """Return the state of a group's jobs, if this node leads the group."""
+        machine = self.ledger.machine(group) if group in self._drivers else None
+        return machine if isinstance(machine, JobMachine) else None
+
     def bundles(self) -> set[str]:
         """Return the bundles of the jobs this node has a replica of."""
         return {job.bundle for machine in self._machines() for job in machine.jobs()}

@@ -26,6 +26,7 @@ from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.client_commands import ClientCommands
 from hyperscale.nodes.jobs.client_queries import ClientQueries, JobRouting
 from hyperscale.nodes.jobs.job_leaders import JobLeaders
+from hyperscale.nodes.jobs.job_metrics import JobCounts, allocator_metrics
 from hyperscale.nodes.jobs.job_secrets import JobSecrets
 from hyperscale.nodes.ledger_service import LedgerService
 from hyperscale.nodes.member import MemberNode, NodeService
@@ -60,6 +61,7 @@ class JobsService(NodeService):
         self._member = member
         self._peers = ledger.peers
         self._allocator = Allocator(queue_max=queue.max, age_s=queue.age_s)
+        self._counts = JobCounts()
         self._parts: _Parts | None = None
         directory = Path(member.config.node.data_dir)
         self._bundles = Bundles(directory / "blobs", ledger.peers, self._bundles_in_use)
@@ -98,6 +100,9 @@ class JobsService(NodeService):
         return set() if self._parts is None else self._parts.leaders.bundles()
 
     def _applied(self, entry: AppliedEntry) -> None:
+        parts = self._parts
+        if parts is not None and (led := parts.leaders.led_machine(entry.group)) is not None:
+            self._counts.note(entry, led)
         if isinstance(entry.event, JobSubmitted) and entry.event.options.secrets:
             self._secrets.note_submission(entry.event.options.secrets)
 
@@ -128,12 +133,9 @@ class JobsService(NodeService):
             )
         ]
         if self._parts is not None:
-            led, cores = self._parts.leaders.led(), self._allocator
-            families += [
-                gauge("hyperscale_jobs_led", "Groups of jobs led by this node", len(led)),
-                gauge("hyperscale_cores_pool", "Cores of all workers", cores.pool.size),
-                gauge("hyperscale_cores_waiting", "Workflows that wait for cores", cores.waiting),
-            ]
+            queue_max = self._member.config.queue.max
+            families += self._counts.collect(self._parts.leaders.led_jobs())
+            families += allocator_metrics(self._allocator, queue_max=queue_max)
         return families
 
     # -- handlers -------------------------------------------------------------------------

@@ -234,6 +234,11 @@ impl Report {
     }
 
     #[getter]
+    fn failed(&self) -> u64 {
+        self.inner.failed()
+    }
+
+    #[getter]
     fn finished(&self) -> u64 {
         self.inner.finished()
     }

@@ -92,7 +92,7 @@ def test_slow_syncs_delay_no_heartbeat(cluster: NodeCluster, shim: Path) -> None
         tier.command(name).write_text("slow 200")
     with Load(tier.addresses, clients=200, pause_s=0) as load:
         time.sleep(10)  # the fault itself
-        pending = [tier.nodes[n].metric("ledger_pending_bytes") for n in tier.names]
+        pending = [tier.nodes[n].metric("hyperscale_ledger_pending_bytes") for n in tier.names]
     load.check()
     assert load.commits > 200
     assert {row.group: row.term for row in tier.told("m0").replicas} == terms

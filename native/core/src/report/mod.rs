@@ -270,6 +270,12 @@ impl Report {
         each.fold(0, u64::wrapping_add)
     }
 
+    /// Finished steps that failed.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.steps.iter().fold(0, |sum, step| u64::wrapping_add(sum, step.counts.failed))
+    }
+
     /// Finished steps and iterations: the measure of progress.
     #[must_use]
     pub fn finished(&self) -> u64 {
