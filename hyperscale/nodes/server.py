@@ -22,7 +22,7 @@ from hyperscale.membership.events import Member
 from hyperscale.nodes.data_directory import data_directory, node_id_of
 from hyperscale.nodes.member import MemberNode, RoleSpec, open_member
 from hyperscale.nodes.process_secrets import protect_secrets
-from hyperscale.telemetry.logs import log_to
+from hyperscale.telemetry.logs import log_to, printed_as_events
 
 _GC_THRESHOLDS = (20_000, 20, 20)
 
@@ -157,6 +157,7 @@ def run_process(config: NodeConfig, spec: RoleSpec, announce: Callable[[MemberNo
     bound = {"node": config.node.id, "role": config.role, "cluster": config.node.cluster}
     with (
         log_to(sys.stderr, config.log.level, bound),
+        printed_as_events(),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         runner.run(_run_until_signal(config, spec, announce))
@@ -169,6 +170,8 @@ async def _run_until_signal(
     node = asyncio.create_task(run_node(config, spec, stop, announce), name="node")
 
     def on_signal(name: str) -> None:
+        if sys.stderr.isatty():
+            os.write(sys.stderr.fileno(), b"\n")  # the terminal shows ^C: no event on that line
         if stop.is_set():
             node.cancel()
         _log.info("signal.received", extra={"signal": name})
@@ -177,10 +180,16 @@ async def _run_until_signal(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
+    # A node reads its configuration, certificates and secrets when it starts, and only then.
+    loop.add_signal_handler(signal.SIGHUP, _ignore_hangup)
     try:
         await node
     except asyncio.CancelledError:
         _log.warning("node.hurried")
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
+
+
+def _ignore_hangup() -> None:
+    _log.info("signal.ignored", extra={"signal": "SIGHUP"})

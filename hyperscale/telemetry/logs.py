@@ -5,11 +5,16 @@
 The reader of the output may stop reading; a node that waited for it would look dead to its peers.
 So lines wait in a bounded queue. Lines that do not fit, or that cannot be written, are dropped
 and counted.
+
+What libraries print to standard error becomes an event too (`stderr.printed`), and so do warnings
+and exceptions that nothing catches: every line of the output is JSON.
 """
 
+import io
 import logging
 import queue
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -84,23 +89,66 @@ class LineWriter(logging.Handler):
                 self.dropped += 1
 
 
+class PrintedLines(io.TextIOBase):
+    """Stands in for `sys.stderr`: each line that is printed becomes an event.
+
+    A line in parts, as `print` writes it, is one event: no other line comes between its parts.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._log = logging.getLogger("hyperscale.stderr")
+        self._parts = threading.local()
+
+    def write(self, text: str) -> int:
+        *lines, self._parts.rest = (getattr(self._parts, "rest", "") + text).split("\n")
+        for line in lines:
+            if line.strip():
+                self._log.warning("stderr.printed", extra={"detail": line})
+        return len(text)
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+
 @contextmanager
 def log_to(stream: IO[str], level: str, bound: dict[str, Any]) -> Iterator[None]:
     """Send the `hyperscale` loggers to one writer for as long as the context lasts."""
-    logger, of_asyncio = logging.getLogger("hyperscale"), logging.getLogger("asyncio")
+    logger, of_libraries = logging.getLogger("hyperscale"), logging.getLogger()
     before = (logger.level, logger.propagate)
     with closing(LineWriter(stream, bound)) as writer:
         logger.setLevel(level.upper())
         logger.propagate = False
         logger.addHandler(writer)
-        of_asyncio.addHandler(writer)
+        of_libraries.addHandler(writer)
         try:
             yield
         finally:
             logger.removeHandler(writer)
-            of_asyncio.removeHandler(writer)
+            of_libraries.removeHandler(writer)
             logger.setLevel(before[0])
             logger.propagate = before[1]
+
+
+@contextmanager
+def printed_as_events() -> Iterator[None]:
+    """Turn what this process prints to standard error into events for as long as the context
+    lasts: text, warnings, and exceptions that nothing catches. The logger must write elsewhere."""
+    before = sys.stderr
+    sys.stderr = printed = PrintedLines(before)
+    logging.captureWarnings(True)
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        printed.write("\n")  # completes a last line of this thread
+        sys.stderr = before
 
 
 def _short(value: Any) -> Any:

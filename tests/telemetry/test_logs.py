@@ -5,13 +5,22 @@ import json
 import logging
 import os
 import re
+import sys
+import traceback
+import warnings
 from contextlib import closing, suppress
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperscale.telemetry.logs import LINES_WAITING_MAX, LineWriter, json_line, log_to
+from hyperscale.telemetry.logs import (
+    LINES_WAITING_MAX,
+    LineWriter,
+    json_line,
+    log_to,
+    printed_as_events,
+)
 
 
 def line_of(message: object, *args: object, **extra: object) -> dict[str, Any]:
@@ -72,3 +81,29 @@ def test_loggers_are_restored_when_a_node_has_ended() -> None:
     assert (logger.level, logger.propagate, logger.handlers) == before
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["event"] for line in lines] == ["node.started"]
+
+
+def test_what_libraries_print_and_warn_becomes_events() -> None:
+    stream = io.StringIO()
+    before = sys.stderr
+    with log_to(stream, "info", {"node": "m0"}), printed_as_events():
+        for part in ("half a line, ", "and the rest", "\n"):
+            sys.stderr.write(part)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("old call", UserWarning, stacklevel=1)
+        try:
+            raise ValueError("no such thing")
+        except ValueError:
+            traceback.print_exc()
+        sys.stderr.write("no end of line")
+    assert sys.stderr is before
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert {line["node"] for line in lines} == {"m0"}
+    assert lines[0]["event"] == "stderr.printed"
+    assert lines[0]["detail"] == "half a line, and the rest"
+    assert lines[1]["event"] == "py.reported"
+    assert "old call" in lines[1]["detail"]
+    details = [line["detail"] for line in lines if line["event"] == "stderr.printed"]
+    assert "ValueError: no such thing" in details
+    assert details[-1] == "no end of line"
