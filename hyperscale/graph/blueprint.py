@@ -10,10 +10,10 @@ from typing import Any
 
 from hyperscale.graph.analysis import analyse
 from hyperscale.graph.planning import plan_workflow, wrap_default
-from hyperscale.graph.reading import RECORDED, ReadHook, read
+from hyperscale.graph.reading import ReadHook, read
 from hyperscale.graph.static_steps import NotStatic, StaticCall
 from hyperscale.graph.workflow import Workflow
-from hyperscale.plan import MetricKind, Per, StepKind, WorkflowPlan
+from hyperscale.plan import RECORDED, MetricKind, Per, StepKind, WorkflowPlan
 from hyperscale.plan.dag import layers
 from hyperscale.testing import OptimizedArg
 

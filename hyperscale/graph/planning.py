@@ -14,11 +14,12 @@ import msgspec
 
 from hyperscale.errors import InputError
 from hyperscale.graph.analysis import literal_urls
-from hyperscale.graph.reading import RECORDED, ReadHook, Reading, ReadParameter, read
+from hyperscale.graph.reading import ReadHook, Reading, ReadParameter, read
 from hyperscale.graph.settings import read_settings
 from hyperscale.graph.validation import validate
 from hyperscale.graph.workflow import Workflow
 from hyperscale.plan import (
+    RECORDED,
     MetricPlan,
     Plan,
     StateKind,

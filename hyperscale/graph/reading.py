@@ -30,7 +30,6 @@ from hyperscale.plan.dag import ancestors
 from hyperscale.testing import CallResult, CustomResult, HTTPResponse, OptimizedArg
 
 STEPS = (StepKind.TEST, StepKind.ACTION)
-RECORDED = (*STEPS, StepKind.SETUP, StepKind.TEARDOWN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
 from hyperscale.graph.annotations import closure_of
 from hyperscale.graph.hooks import Declared
-from hyperscale.graph.reading import RECORDED, Reading
+from hyperscale.graph.reading import Reading
 from hyperscale.graph.workflow import COMING_ATTRIBUTES, VU_ATTRIBUTES, Workflow
-from hyperscale.plan import Connections, Priority, WorkflowPlan
+from hyperscale.plan import RECORDED, Connections, Priority, WorkflowPlan
 from hyperscale.plan.thresholds import threshold_plans
 
 E_ = TypeVar("E_", bound=Enum)

@@ -1,6 +1,7 @@
 """The plan of a test, as data. Nothing here imports user code."""
 
 from hyperscale.plan.model import (
+    RECORDED,
     Connections,
     MetricKind,
     MetricPlan,
@@ -18,6 +19,7 @@ from hyperscale.plan.model import (
 from hyperscale.plan.share import share
 
 __all__ = [
+    "RECORDED",
     "Connections",
     "MetricKind",
     "MetricPlan",

@@ -31,6 +31,8 @@ class StepKind(Enum):
 
 
 _AROUND = (StepKind.SETUP, StepKind.TEARDOWN)
+RECORDED = (StepKind.TEST, StepKind.ACTION, *_AROUND)
+"""Hooks whose calls are counted and timed; thresholds may name them."""
 
 
 class Per(Enum):

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hyperscale.errors import InputError
-from hyperscale.plan.model import SPREAD_KINDS, MetricKind, ThresholdPlan, WorkflowPlan
+from hyperscale.plan.model import (
+    RECORDED,
+    SPREAD_KINDS,
+    MetricKind,
+    ThresholdPlan,
+    WorkflowPlan,
+)
 
 LATENCY_KEYS = ("p50", "p90", "p95", "p99", "p999", "mean", "max")
 STEP_KEYS = (*LATENCY_KEYS, "rate", "errors", "total")
@@ -146,7 +152,7 @@ def threshold_plans(
 
 def thresholds_of(workflow: WorkflowPlan) -> tuple[Threshold, ...]:
     """Return the parsed thresholds of a plan, which were validated when it was made."""
-    steps = [step.name for step in workflow.steps]
+    steps = [step.name for step in workflow.steps if step.kind in RECORDED]
     metrics = {metric.name: metric.kind for metric in workflow.metrics}
     return tuple(
         parse_threshold(

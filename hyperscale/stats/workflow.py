@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from hyperscale._native import Histogram, MetricTotal, ReportMerge
-from hyperscale.plan import MetricKind, StepKind, WorkflowPlan
+from hyperscale.plan import RECORDED, MetricKind, StepKind, WorkflowPlan
 from hyperscale.stats.histograms import METRIC_SCALE
 
 PHASES = ("blocked", "connect", "tls", "first_byte")
-
-_RECORDED = (StepKind.TEST, StepKind.ACTION, StepKind.SETUP, StepKind.TEARDOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class WorkflowStats(ReportMerge):
     """Name and kind of every step that is recorded, in the plan's order."""
 
     def __new__(cls, plan: WorkflowPlan) -> Self:
-        steps = tuple((step.name, step.kind) for step in plan.steps if step.kind in _RECORDED)
+        steps = tuple((step.name, step.kind) for step in plan.steps if step.kind in RECORDED)
         tests = tuple(name for name, kind in steps if kind is StepKind.TEST)
         actions = tuple(name for name, kind in steps if kind is StepKind.ACTION)
         headline = tests or actions

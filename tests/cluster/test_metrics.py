@@ -1,9 +1,11 @@
-"""The metrics of a cluster while jobs run, wait, fail and lose their executors."""
+"""Metrics of nodes while jobs run, wait, fail and lose executors; thresholds on metrics."""
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -100,3 +102,74 @@ async def test_failures_retries_and_executors_that_die_are_counted(small: Cluste
     )
     assert value(worker, died) > before[1]
     assert value(worker, "hyperscale_executors") >= 0
+
+
+def test_thresholds_on_a_metric_are_judged_alike_on_one_machine_and_on_a_cluster(
+    small: Cluster, tmp_path: Path
+) -> None:
+    small.heal()
+    file = small.write(
+        """
+        from hyperscale import metric
+
+        class Shop(Workflow):
+            vus = 2
+            duration = "1s"
+            thresholds = {
+                "basket": "<6", "basket.p99": "<6", "basket.mean": "<6", "basket.max": "<4",
+                "wait.p99": "<1s", "wait.max": "<100ms", "buy.p99": "<1s",
+            }
+
+            @step()
+            async def buy(self, url: URL = "URL_/delay/20") -> HTTPResponse:
+                return await self.client.http.get(url)
+
+            @metric("distribution")
+            def basket(self, buy: HTTPResponse) -> float:
+                return 5.0
+
+            @metric("timer")
+            def wait(self, buy: HTTPResponse) -> float:
+                return 0.5
+
+        class Other(Workflow):
+            vus = 1
+            duration = "1s"
+
+            @step()
+            async def get(self, url: URL = "URL_/delay/20") -> HTTPResponse:
+                return await self.client.http.get(url)
+        """
+    )
+    judged = []
+    for words in (
+        ("run", str(file)),
+        ("run", str(file), "--only", "Shop"),
+        ("run", str(file), "--threshold", "basket.p95<4"),
+        ("submit", str(file), "--watch", "--dir", str(small.directory)),
+        ("submit", str(file), "--watch", "--dir", str(small.directory), "--only", "Shop"),
+        (
+            "submit",
+            str(file),
+            "--watch",
+            "--dir",
+            str(small.directory),
+            "--threshold",
+            "basket.p95<4",
+        ),
+    ):
+        out = tmp_path / str(len(judged))
+        done = small.run(*words, "--ui", "none", "--json", f"{out}.json", "--out", str(out))
+        assert done.returncode == 1, done.stderr
+        rows = json.loads(Path(f"{out}.json").read_text())["thresholds"]
+        judged.append({row["name"]: row["passed"] for row in rows})
+    own = {
+        "basket": True,
+        "basket.p99": True,
+        "basket.mean": True,
+        "basket.max": False,
+        "wait.p99": True,
+        "wait.max": False,
+        "buy.p99": True,
+    }
+    assert judged == 2 * [own, own, {**own, "basket.p95": False}]
