@@ -58,7 +58,7 @@ from hyperscale.execution.values import (
 )
 from hyperscale.execution.virtual_users import UserCrew, VirtualUser
 from hyperscale.graph import Blueprint, Hook, Workflow, blueprint, load_module
-from hyperscale.graph.loading import find
+from hyperscale.graph.loading import find, import_error
 from hyperscale.graph.reading import display_path
 from hyperscale.graph.workflow import attach, set_attribute
 from hyperscale.plan import Connections, MetricKind, Per, share
@@ -166,6 +166,8 @@ def _load_blueprint(assignment: PrepareSlot) -> Blueprint:
             module = load_module(assignment.file)
     except HyperscaleError:
         raise
+    except ModuleNotFoundError as error:
+        raise import_error(error, Path(assignment.file)) from error
     except BaseException as error:  # user code may raise anything while it is imported
         what = f"{assignment.file}: cannot be imported in an executor"
         raise failure(InputError, what, error) from error

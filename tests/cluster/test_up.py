@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -174,3 +175,17 @@ def test_impossible_options_of_cluster_up_are_refused(
     done = run("cluster", "up", "--dir", "lab", *arguments, cwd=tmp_path)
     assert done.code == 2
     assert message in done.stderr
+
+
+def test_a_module_that_only_the_submitter_has_is_named_with_the_worker(
+    small: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.heal()
+    (tmp_path / "only_here.py").write_text("PRICE = 3\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    file = small.paced()
+    file.write_text("import only_here\n" + file.read_text())
+    done = small.run("submit", str(file), "--watch", "--dir", str(small.directory))
+    assert done.returncode == 3
+    assert re.search(rf"on worker-\d: .*{file.name}:1: no module named 'only_here'", done.stdout)
+    assert "install it, or put the module beside the test file; " in done.stdout

@@ -73,6 +73,7 @@ class AgentDriver(NodeService):
         fetcher = BundleFetcher(self._storage, self._managers, spawn)
         self._executors = WorkerExecutors(
             cores,
+            worker=member.node_id,
             feed=self.feed,
             fetch=fetcher.fetch,
             fetch_secrets=partial(fetch_secrets, self._managers),

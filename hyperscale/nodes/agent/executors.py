@@ -6,11 +6,13 @@ lose it afterwards.
 
 import asyncio
 import os
+import platform
+import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from hyperscale.errors import HyperscaleError
+from hyperscale.errors import HyperscaleError, InputError
 from hyperscale.execution import protocol
 from hyperscale.execution.pool import ExecutorPool
 from hyperscale.execution.pooled_executor import ExecutorCounts
@@ -69,6 +71,7 @@ class WorkerExecutors:
         self,
         cores: int,
         *,
+        worker: str,
         feed: Callable[[AgentEvent], None],
         fetch: FetchBundle,
         fetch_secrets: FetchParameters,
@@ -76,6 +79,7 @@ class WorkerExecutors:
         visible: Iterable[str] = (),
     ) -> None:
         self._cores = cores
+        self._worker = worker
         self._feed = feed
         self._fetch = fetch
         self._fetch_secrets = fetch_secrets
@@ -191,6 +195,11 @@ class WorkerExecutors:
             failed = AttemptPrepareFailed(attempt_id, "stopped while preparing")
         except OSError as error:
             failed = AttemptPrepareFailed(attempt_id, str(error), is_retryable=True)
+        except InputError as error:
+            # The file was imported where it was submitted, so this worker is what differs.
+            here = f"{sys.prefix} of {self._worker} has Python {platform.python_version()}"
+            hint = f"{error.hint}; {here}" if error.hint else here
+            failed = AttemptPrepareFailed(attempt_id, f"on {self._worker}: {error.message}", hint)
         except HyperscaleError as error:
             is_retryable = isinstance(error, ExecutorLostError | BundleError)
             failed = AttemptPrepareFailed(

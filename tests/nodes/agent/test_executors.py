@@ -55,6 +55,7 @@ async def opened(
 
     executors = WorkerExecutors(
         cores,
+        worker="w1",
         feed=events.append,
         fetch=fetch,
         fetch_secrets=no_secrets,
