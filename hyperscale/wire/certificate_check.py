@@ -16,6 +16,7 @@ from hyperscale.wire.certificates import read_certificate
 from hyperscale.wire.errors import PeerProtocolError
 
 _NEW_HINT = "make a new one with 'hyperscale certs'"
+_CLOCK_HINT = "check the clock of this machine"
 
 
 class CertificateCheck:
@@ -36,18 +37,9 @@ class CertificateCheck:
         return [*self._invalid(now), *self._unsigned(), *self._misnamed()]
 
     def _invalid(self, now: datetime.datetime) -> list[InputError]:
-        begins_at = self._certificate.not_valid_before_utc
-        if now < begins_at:
-            return [
-                InputError(
-                    f"{self._path} is not valid before {begins_at:%Y-%m-%d %H:%M} UTC",
-                    hint="check the clock of this machine",
-                )
-            ]
-        if now >= self.expires_at:
-            expired = f"{self._path} expired on {self.expires_at:%Y-%m-%d %H:%M} UTC"
-            return [InputError(expired, hint=_NEW_HINT)]
-        return []
+        problem = _validity_problem(self._path, self._certificate, now)
+        hint = _CLOCK_HINT if now < self._certificate.not_valid_before_utc else _NEW_HINT
+        return [InputError(problem, hint=hint)] if problem else []
 
     def _unsigned(self) -> list[InputError]:
         try:
@@ -84,6 +76,21 @@ class CertificateCheck:
             if configured and proven and configured != proven:
                 found.append(f"is for the {what} {proven!r}, this node has {configured!r}")
         return [InputError(f"{self._path} {text}", hint=_NEW_HINT) for text in found]
+
+
+def validity_problem(path: Path, certificate: bytes) -> str:
+    """Return that a certificate (PEM), read from `path`, is not valid now; empty if it is."""
+    now = datetime.datetime.now(datetime.UTC)
+    return _validity_problem(path, x509.load_pem_x509_certificate(certificate), now)
+
+
+def _validity_problem(path: Path, certificate: x509.Certificate, now: datetime.datetime) -> str:
+    begins_at, expires_at = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now < begins_at:
+        return f"{path} is not valid before {begins_at:%Y-%m-%d %H:%M} UTC"
+    if now >= expires_at:
+        return f"{path} expired on {expires_at:%Y-%m-%d %H:%M} UTC"
+    return ""
 
 
 def _load(path: Path, what: str) -> x509.Certificate:

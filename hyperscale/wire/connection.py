@@ -39,6 +39,7 @@ from hyperscale.wire.sealing import TAG_BYTES
 from hyperscale.wire.security import Security, SecurityMode, certificate_identity
 from hyperscale.wire.session import Session
 from hyperscale.wire.streams import ReplyStream, StreamBuffer
+from hyperscale.wire.tls_refusals import certificate_error
 
 LEAVE_S = 30.0
 """How long calls in flight may take once the connection is leaving."""
@@ -467,13 +468,3 @@ def _limit_retransmission_delay(transport: asyncio.Transport) -> None:
         transport.get_extra_info("socket").setsockopt(
             socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, _RESEND_MS_MAX
         )
-
-
-def certificate_error(error: ssl.SSLError) -> PeerProtocolError:
-    """Return the error for a connection that TLS refused."""
-    detail = getattr(error, "verify_message", "") or error.reason or str(error)
-    return PeerProtocolError(
-        f"TLS refused the connection: {detail}",
-        RefusalReason.CERTIFICATE,
-        hint="both certificates must be valid now and signed by the authority the other trusts",
-    )

@@ -49,6 +49,15 @@ class TlsContexts:
         self.server.verify_mode = ssl.CERT_REQUIRED
         self.client = _context(ssl.PROTOCOL_TLS_CLIENT, files)
         self.client.check_hostname = files.verify_hostname
+        self._file = files.certificate
+        self._certificate = files.certificate.read_bytes()  # the file may be exchanged meanwhile
+
+    def expiry(self) -> str:
+        """Return that the certificate of this side is not valid now, in words; empty if it is."""
+        # Slow to import, and needed only once peers refuse this side.
+        from hyperscale.wire.certificate_check import validity_problem  # noqa: PLC0415
+
+        return validity_problem(self._file, self._certificate)
 
 
 class Security:

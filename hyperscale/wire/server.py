@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from hyperscale.errors import HyperscaleError
 from hyperscale.wire.admission import WATERMARKS, Admission
-from hyperscale.wire.connection import Connection, certificate_error
+from hyperscale.wire.connection import Connection
 from hyperscale.wire.errors import (
     ConnectionLostError,
     PeerProtocolError,
@@ -36,7 +36,8 @@ from hyperscale.wire.listener import CROWDED, Listener, ServerLimits
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.outbox import QueuedFrame
 from hyperscale.wire.refusal_log import RefusalLog
-from hyperscale.wire.security import Security, SecurityMode
+from hyperscale.wire.security import Security
+from hyperscale.wire.tls_refusals import RENEW_HINT, certificate_error
 
 DOUBLE_DIAL_S = 10.0
 """Two nodes that dial each other within this time did so at once, not one after the other."""
@@ -302,9 +303,7 @@ class PeerServer:
             text = f"no handshake within {self._handshake_s:g} s, or it had to make room"
             self.count_refusal(host, PeerProtocolError(text, RefusalReason.SLOW))
         except (OSError, HyperscaleError) as error:
-            text = "the connection ended within the handshake"
-            refusal = PeerProtocolError(text, RefusalReason.TRUNCATED)
-            self.count_refusal(host, _refusal_in(error) or refusal)
+            self.count_refusal(host, _refusal_in(error) or self._ended())
         except Exception as error:  # noqa: BLE001  a bug ends the connection it occurred on
             connection.fail(error)
             accepted.close()  # there may be no transport that owns it
@@ -312,11 +311,27 @@ class PeerServer:
             if not connection.is_established:
                 connection.give_up("the handshake failed")  # its transport owns the socket
 
+    def _ended(self) -> PeerProtocolError:
+        """Return the error for a dialer that closed the connection within the handshake."""
+        # TLS sends no reason: the peer may have refused the certificate of this side.
+        if self.security.tls is not None and (expiry := self.security.tls.expiry()):
+            text = f"the certificate of this side was refused: {expiry}"
+            return PeerProtocolError(text, RefusalReason.CERTIFICATE, hint=RENEW_HINT)
+        return PeerProtocolError(
+            "the connection ended within the handshake", RefusalReason.TRUNCATED
+        )
+
     def _cut_off(self, error: Exception) -> PeerRefusedError:
         """Return the error for an acceptor that closed the connection without a refusal."""
-        if self.security.mode is SecurityMode.TLS:
+        if self.security.tls is not None:
             reason = RefusalReason.CERTIFICATE
             hint = "it may not accept this node's certificate, or be overloaded"
+            if expiry := self.security.tls.expiry():
+                return PeerRefusedError(
+                    f"the certificate of this side was refused: {expiry}",
+                    reason=reason,
+                    hint=RENEW_HINT,
+                )
         else:
             reason = RefusalReason.TRUNCATED
             hint = "it may need certificates, or may not be a Hyperscale node"

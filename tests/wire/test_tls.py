@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import datetime
 import logging
+import re
 import ssl
 from pathlib import Path
 
@@ -126,7 +127,35 @@ def test_an_expired_certificate_is_refused(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = authority.issue(Role.MANAGER, now=NOW - datetime.timedelta(days=25))
-    refused(authority, old, RefusalReason.CERTIFICATE, caplog)
+    error = refused(authority, old, RefusalReason.CERTIFICATE, caplog)
+    assert re.search(r"the certificate of this side was refused: \S+ expired on \d{4}-", str(error))
+    assert "hyperscale certs" in error.hint
+    (logged,) = [r for r in caplog.records if r.message.startswith("peer.refused")]
+    assert "the certificate of the peer was refused: certificate has expired" in logged.detail
+
+
+def test_a_node_whose_certificate_expired_is_refused_by_those_who_dial_it(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> PeerProtocolError:
+        old = authority.issue(Role.MANAGER, now=NOW - datetime.timedelta(days=25))
+        async with (
+            server("old", security=old) as node,
+            server("other", security=authority.issue(Role.MANAGER)) as other,
+        ):
+            address = await node.listen("127.0.0.1", 0)
+            with caplog.at_level(logging.WARNING, "hyperscale.wire"):
+                with pytest.raises(PeerProtocolError) as caught:
+                    await other.dial(*address)
+                await until_async(lambda: node.refusals.counts[RefusalReason.CERTIFICATE] == 1)
+            return caught.value
+
+    error = run(main)
+    assert "the certificate of the peer was refused: certificate has expired" in str(error)
+    logged = [r for r in caplog.records if r.message.startswith("peer.refused")][-1]
+    assert re.search(
+        r"the certificate of this side was refused: \S+ expired on \d{4}-", logged.detail
+    )
 
 
 def test_a_certificate_that_is_not_valid_yet_is_refused(
