@@ -164,6 +164,10 @@ class QueueSection(_Section, frozen=True, kw_only=True):
     age_s: Seconds = 30.0
 
 
+class BundlesSection(_Section, frozen=True, kw_only=True):
+    keep: Annotated[int, Meta(ge=1, le=100_000)] = 64
+
+
 class LogSection(_Section, frozen=True, kw_only=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -195,6 +199,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     ledger: LedgerSection = LedgerSection()
     queue: QueueSection = QueueSection()
     executors: ExecutorsSection = ExecutorsSection()
+    bundles: BundlesSection = BundlesSection()
     log: LogSection = LogSection()
     secret: Hidden | None = None
     previous_secret: Hidden | None = None
@@ -259,6 +264,8 @@ _MEANINGS = {
     "executors.env": "environment variable of the worker that tests may see, beside PATH, LANG, "
     "TZ and those that begin with LC_ or PYTHON; a name that ends with * stands for all that begin "
     "so (workers)",
+    "bundles.keep": "tests that a node keeps on its disk, of at most 64 MiB each; beyond that the "
+    "least recently used are removed, but none that a job needs",
     "log.level": "lowest level to log",
 }
 

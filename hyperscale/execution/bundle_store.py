@@ -15,14 +15,16 @@ from typing import IO, Self
 from hyperscale.errors import RunError
 from hyperscale.plan.limits import BUNDLE_BYTES_MAX
 
-BUNDLES_MAX = 64
+BUNDLES_KEPT = 64
+"""Unless the configuration says otherwise (`bundles.keep`)."""
 
 
 class BundleStore:
     """The bundles of one node."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, kept: int = BUNDLES_KEPT) -> None:
         self._directory = directory
+        self._kept = kept
 
     def open(self) -> None:
         """Remove bundles whose transfer was interrupted."""
@@ -44,13 +46,13 @@ class BundleStore:
         return IncomingBundle(self._directory, sha256, self._path(sha256))
 
     def trim(self, keep: Iterable[str]) -> None:
-        """Remove the least recently used bundles beyond `BUNDLES_MAX`, but none of `keep`."""
+        """Remove the least recently used bundles beyond the limit, but none of `keep`."""
         kept = {self._path(sha256) for sha256 in keep}
         found = []
         for path in self._directory.glob("*.zip"):
             with contextlib.suppress(FileNotFoundError):  # trimmed by another thread
                 found.append((path.stat().st_mtime, path))
-        for _, path in sorted(found, reverse=True)[BUNDLES_MAX:]:
+        for _, path in sorted(found, reverse=True)[self._kept :]:
             if path not in kept:
                 path.unlink(missing_ok=True)
 

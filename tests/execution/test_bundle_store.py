@@ -51,11 +51,8 @@ def test_a_bundle_over_the_size_limit_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_least_recently_used_bundles_are_removed_unless_in_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bundle_store, "BUNDLES_MAX", 2)
-    store = BundleStore(tmp_path)
+def test_the_least_recently_used_bundles_are_removed_unless_in_use(tmp_path: Path) -> None:
+    store = BundleStore(tmp_path, kept=2)
     paths = [received(store, f"code {n}".encode()) for n in range(5)]
     for age, path in enumerate(reversed(paths)):
         os.utime(path, (1000.0 - age, 1000.0 - age))

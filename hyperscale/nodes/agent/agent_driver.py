@@ -67,7 +67,8 @@ class AgentDriver(NodeService):
         self._hand_over_s = config.stop_s * _HAND_OVER_SHARE
         self._member = member
         self._spawn = spawn = member.tasks.spawn
-        self._storage = WorkerStorage(Path(config.data_dir))
+        kept = member.config.bundles.keep
+        self._storage = WorkerStorage(Path(config.data_dir), bundles_kept=kept)
         self._managers = ManagerLinks(member.server, member.members)
         self._announcer = CoreAnnouncer(self._managers, spawn, on_confirmed=member.announce)
         fetcher = BundleFetcher(self._storage, self._managers, spawn)

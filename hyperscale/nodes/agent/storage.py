@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 import msgspec
 
 from hyperscale.errors import HyperscaleError, RunError
-from hyperscale.execution.bundle_store import BundleStore, sync_directory
+from hyperscale.execution.bundle_store import BUNDLES_KEPT, BundleStore, sync_directory
 from hyperscale.jobs.messages import (
     AttemptId,
     DeliverResult,
@@ -81,8 +81,8 @@ class ResultStore:
 class WorkerStorage:
     """Results and bundles on disk. One thread writes and erases them, so the order is kept."""
 
-    def __init__(self, directory: Path) -> None:
-        self.bundles = BundleStore(directory / "bundles")
+    def __init__(self, directory: Path, *, bundles_kept: int = BUNDLES_KEPT) -> None:
+        self.bundles = BundleStore(directory / "bundles", kept=bundles_kept)
         self._directory = directory
         self.results = ResultStore(directory / "results")
         self._thread = ThreadPoolExecutor(1, "worker-storage")

@@ -15,7 +15,7 @@ from typing import Any
 
 from hyperscale.client.messages import BLOB_CHUNK_BYTES, KeepBlob, PutBlob, PutBlobReply
 from hyperscale.errors import RunError
-from hyperscale.execution.bundle_store import BundleStore, IncomingBundle
+from hyperscale.execution.bundle_store import BUNDLES_KEPT, BundleStore, IncomingBundle
 from hyperscale.jobs.messages import FetchBlob
 from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.plan.limits import BUNDLE_BYTES_MAX
@@ -68,9 +68,14 @@ class Bundles:
     """The bundles of one manager."""
 
     def __init__(
-        self, directory: Path, peers: TierPeers, in_use: Callable[[], Iterable[str]]
+        self,
+        directory: Path,
+        peers: TierPeers,
+        in_use: Callable[[], Iterable[str]],
+        *,
+        kept: int = BUNDLES_KEPT,
     ) -> None:
-        self._store = BundleStore(directory)
+        self._store = BundleStore(directory, kept=kept)
         self._peers = peers
         self._in_use = in_use  # by jobs; others are removed when there are too many
         self._uploads: dict[str, _Upload] = {}  # the latest one is last

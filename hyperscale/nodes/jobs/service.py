@@ -64,7 +64,12 @@ class JobsService(NodeService):
         self._counts = JobCounts()
         self._parts: _Parts | None = None
         directory = Path(member.config.node.data_dir)
-        self._bundles = Bundles(directory / "blobs", ledger.peers, self._bundles_in_use)
+        self._bundles = Bundles(
+            directory / "blobs",
+            ledger.peers,
+            self._bundles_in_use,
+            kept=member.config.bundles.keep,
+        )
         self._secrets = JobSecrets(directory / "secrets", ledger.peers)
         ledger.on_ledger.append(self._begin)
         handlers.add(client_messages.PutBlob, self._bundles.put)

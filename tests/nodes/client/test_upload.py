@@ -15,7 +15,7 @@ from hyperscale.client.manager_connections import ManagerConnections
 from hyperscale.client.messages import KeepBlob, PutBlob, PutBlobReply
 from hyperscale.client.submission import PIECE_BYTES, Package, upload
 from hyperscale.errors import RunError
-from hyperscale.execution.bundle_store import BUNDLES_MAX
+from hyperscale.execution.bundle_store import BUNDLES_KEPT
 from hyperscale.jobs.messages import FetchBlob
 from hyperscale.nodes.jobs.bundles import UPLOADS_MAX, Bundles
 from hyperscale.plan import Plan
@@ -243,14 +243,14 @@ async def test_unfinished_uploads_are_bounded(tmp_path: Path) -> None:
 async def test_a_manager_removes_old_bundles_but_none_of_its_jobs(tmp_path: Path) -> None:
     async with lab(tmp_path, 1) as ([manager], managers):
         names = []
-        for number in range(BUNDLES_MAX + 3):
+        for number in range(BUNDLES_KEPT + 3):
             small = f"bundle {number}".encode()
             names.append(hashlib.sha256(small).hexdigest())
             manager.used.update(names[:1])
             await upload(managers, replace(PACKAGE, payload=small, sha256=names[-1]), within_s=20.0)
         assert manager.bundles.has(names[0])
         assert manager.bundles.has(names[-1])
-        assert len(list((tmp_path / "m0").iterdir())) == BUNDLES_MAX + 1
+        assert len(list((tmp_path / "m0").iterdir())) == BUNDLES_KEPT + 1
 
 
 @on_loop
