@@ -113,6 +113,7 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True):
     allow_failures: bool = False  # neither a want of successes nor exceptions fail the run
     hosts: tuple[str, ...] = ()  # "host:port" of literal URLs, resolved before anything runs
     files: dict[str, str] = {}  # `File` defaults as written: full path
+    first_vu: int = 0  # number of the first virtual user: of a datacenter's part of a job
 
     def grace_s_after(self, longest_s: float | None) -> float:
         """Return how long steps in flight at the deadline may take, after requests took up to

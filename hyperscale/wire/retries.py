@@ -53,16 +53,27 @@ _CLOSED = BreakerState.CLOSED
 
 
 class CircuitBreaker:
-    """The circuit to one peer."""
+    """The circuit to one peer. With `successes` > 1, so many trial calls close it."""
 
-    def __init__(self) -> None:
-        self._failed_s: deque[float] = deque(maxlen=FAILURES)
+    def __init__(
+        self,
+        *,
+        failures: int = FAILURES,
+        window_s: float = FAILURES_WINDOW_S,
+        recovery_s: float = RECOVERY_S,
+        successes: int = 1,
+    ) -> None:
+        self._window_s = window_s
+        self._recovery_s = recovery_s
+        self._successes_wanted = successes
+        self._successes = 0  # trial calls in a row
+        self._failed_s: deque[float] = deque(maxlen=failures)
         self._opened_s = 0.0
         self._state = BreakerState.CLOSED
         self._is_trying = False
 
     def state(self, *, now_s: float) -> BreakerState:
-        if self._state is BreakerState.OPEN and now_s >= self._opened_s + RECOVERY_S:
+        if self._state is BreakerState.OPEN and now_s >= self._opened_s + self._recovery_s:
             return BreakerState.HALF_OPEN
         return self._state
 
@@ -75,17 +86,21 @@ class CircuitBreaker:
         if self._state is _CLOSED:
             return 0.0
         if self._state is BreakerState.OPEN:
-            wait_s = self._opened_s + RECOVERY_S - now_s
+            wait_s = self._opened_s + self._recovery_s - now_s
             if wait_s > 0:
                 return wait_s
             self._state = BreakerState.HALF_OPEN
         if self._is_trying:
-            return RECOVERY_S
+            return self._recovery_s
         self._is_trying = True
         return 0.0
 
     def succeeded(self) -> None:
         self._is_trying = False
+        if self._state is not _CLOSED:
+            self._successes += 1
+            if self._successes < self._successes_wanted:
+                return
         self._state = _CLOSED
         if self._failed_s:
             self._failed_s.clear()
@@ -95,9 +110,9 @@ class CircuitBreaker:
         if self._state is BreakerState.OPEN:
             return  # a call that began before the circuit opened
         self._failed_s.append(now_s)
-        is_full = len(self._failed_s) == FAILURES
-        if was_trying or (is_full and now_s - self._failed_s[0] <= FAILURES_WINDOW_S):
-            self._state = BreakerState.OPEN
+        is_full = len(self._failed_s) == self._failed_s.maxlen
+        if was_trying or (is_full and now_s - self._failed_s[0] <= self._window_s):
+            self._state, self._successes = BreakerState.OPEN, 0
             self._opened_s = now_s
 
     def abandoned(self) -> None:

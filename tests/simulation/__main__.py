@@ -11,6 +11,8 @@ from types import ModuleType
 from tests.simulation.campaign import Suite, parallel_campaign, seeds_of_commit
 from tests.simulation.fleet import schedules as fleet
 from tests.simulation.fleet.suite import FleetSuite
+from tests.simulation.gates import schedules as gates
+from tests.simulation.gates.suite import GateSuite
 from tests.simulation.jobs import schedules as jobs
 from tests.simulation.jobs.suite import JobSuite
 from tests.simulation.kernel import Violation
@@ -18,7 +20,11 @@ from tests.simulation.ledger import schedules as ledger
 from tests.simulation.ledger.suite import LedgerSuite
 from tests.simulation.trace import Trace
 
-_BY_NAME = {"jobs": (JobSuite, jobs), "ledger": (LedgerSuite, ledger)}
+_BY_NAME = {
+    "gates": (GateSuite, gates),
+    "jobs": (JobSuite, jobs),
+    "ledger": (LedgerSuite, ledger),
+}
 
 
 def main() -> int:
@@ -46,8 +52,8 @@ def main() -> int:
     suite, module = suite_of([name])
     plan = suite.draw(int(seed))
     if given.command == "keep":
-        if module is jobs:
-            parser.error("those of jobs are kept by seed: FOUND in tests/simulation/jobs")
+        if module in (gates, jobs):
+            parser.error(f"those of {name} are kept by seed: FOUND in its tests")
         print(module.save_scenario(plan, given.name, given.why))
         return 0
     trace = Trace(1_000_000)

@@ -39,11 +39,10 @@ from hyperscale.jobs.committed.events import (
 )
 from hyperscale.jobs.committed.job_table import JobTable, KeyRecord, Limits, Refuse
 from hyperscale.jobs.committed.keys import job_id
+from hyperscale.jobs.committed.plan_rules import plan_problem
 from hyperscale.jobs.committed.state import Job, JobView, WorkflowState, view_of
 from hyperscale.jobs.committed.transitions import TRANSITIONS
-from hyperscale.plan.dag import find_cycle
 
-_SUBMISSION_BYTES_MAX = 4 * 1024 * 1024
 _HISTORY_BYTES = 4096  # larger events are kept in history without reports and context
 
 
@@ -167,7 +166,8 @@ class JobMachine:
         earlier = state.earlier(event.key, event.digest)
         if earlier is not None:
             return Applied(event, earlier)
-        if (problem := self._plan_problem(event, len(body))) is not None:
+        problem = plan_problem(event.plan, size=len(body), workflows_max=self._limits.workflows)
+        if problem is not None:
             raise Refuse(Code.INVALID, problem)
         state.make_room(self._limits)
         job = Job(
@@ -183,26 +183,6 @@ class JobMachine:
         )
         state.add(job)
         return Applied(event, Reply(ok=True, job=job.id), ((job.id, "submitted", body),))
-
-    def _plan_problem(self, event: JobSubmitted, size: int) -> str | None:
-        workflows = event.plan.workflows
-        names = [workflow.name for workflow in workflows]
-        if not names:
-            return "the job has no workflows"
-        if size > _SUBMISSION_BYTES_MAX:
-            return f"the submission has {size:,} bytes, more than {_SUBMISSION_BYTES_MAX:,}"
-        if len(names) > self._limits.workflows:
-            return f"the job has {len(names):,} workflows, more than {self._limits.workflows:,}"
-        if len(set(names)) != len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            return f"two workflows are called {twice!r}"
-        after = {workflow.name: workflow.depends for workflow in workflows}
-        for name, depends in after.items():
-            for other in depends:
-                if other not in after:
-                    return f"{name} depends on {other!r}, which is not a workflow of the job"
-        cycle = find_cycle(after) if any(after.values()) else None
-        return None if cycle is None else f"workflows wait for each other: {' -> '.join(cycle)}"
 
 
 def _for_history(event: JobEvent, body: bytes) -> bytes:

@@ -7,13 +7,12 @@ believe for a short time that it still leads: fences must stop the commands it s
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hyperscale.jobs.committed.events import Event, Reply, encode
-from hyperscale.jobs.committed.state import Job, decode_job
+from hyperscale.jobs.committed.events import Reply, encode
+from hyperscale.jobs.committed.state import decode_job
 
 if TYPE_CHECKING:
-    from hyperscale.jobs.committed.machine import JobMachine
     from tests.simulation.kernel import Host, World
 
 ALLOCATION = 0
@@ -26,7 +25,7 @@ _LEADERLESS_S = 4.0
 @dataclass(slots=True)
 class Entry:
     stamp_ms: int
-    event: Event
+    event: Any
     body: bytes
 
 
@@ -48,16 +47,22 @@ class Ledger:
         world: "World",
         managers: list[str],
         groups: int,
-        machine: Callable[[int], "JobMachine"],
+        machine: Callable[[int], Any],
+        *,
+        encode: Callable[[Any], bytes] = encode,
+        decode_record: Callable[[bytes], Any] = decode_job,
     ) -> None:
+        """`machine` makes the machine of a group; `encode` encodes its events, and `decode_record`
+        decodes the record of a finished job."""
         self.world = world
         self.managers = managers
         self.groups = {number: Group() for number in range(groups + 1)}
         self.machine = machine
         self.truth = {number: machine(number) for number in range(1, groups + 1)}
-        self.records: dict[str, Job] = {}
+        self._encode, self._decode_record = encode, decode_record
+        self.records: dict[str, Any] = {}
         self.was_leaderless = False  # longer than the leases
-        self.on_commit: Callable[[int, Event, Reply], None] = lambda group, event, reply: None
+        self.on_commit: Callable[[int, Any, Reply], None] = lambda group, event, reply: None
         world.after(_LOOK_EVERY_S, self._look)
 
     def leads(self, host: str, group: int, term: int) -> bool:
@@ -67,7 +72,7 @@ class Ledger:
     # --- committing -----------------------------------------------------------------------
 
     def propose(
-        self, host: "Host", group: int, term: int, event: Event, failed: Callable[[], None]
+        self, host: "Host", group: int, term: int, event: Any, failed: Callable[[], None]
     ) -> None:
         life = host.life
 
@@ -84,7 +89,7 @@ class Ledger:
             self.world.after(delay_s, lambda: self._decide(host, group, term, event, fail))
 
     def _decide(
-        self, host: "Host", group: int, term: int, event: Event, fail: Callable[[], None]
+        self, host: "Host", group: int, term: int, event: Any, fail: Callable[[], None]
     ) -> None:
         if self.leads(host.address, group, term) and self._reaches_majority(host.address):
             self.commit(group, event)
@@ -106,9 +111,9 @@ class Ledger:
 
         self.world.after(0.001 + 0.01 * draw**3, decide)
 
-    def commit(self, group: int, event: Event) -> Reply:
+    def commit(self, group: int, event: Any) -> Reply:
         known = self.groups[group]
-        body = encode(event)
+        body = self._encode(event)
         entry = Entry(int(self.world.now_s * 1000) + 1_000_000, event, body)
         known.log.append(entry)
         applied = self.truth[group].apply(len(known.log), entry.stamp_ms, body)
@@ -116,7 +121,7 @@ class Ledger:
             if kind == "finished":
                 if job in self.records:
                     self.world.fail(f"job {job} ended twice")
-                self.records[job] = decode_job(data)
+                self.records[job] = self._decode_record(data)
         reply = applied.reply
         if self.world.trace is not None:
             self.world.trace.add(self.world.now_s, f"group {group}", "COMMIT", f"{event} {reply}")

@@ -1,0 +1,151 @@
+"""The committed state of global jobs, and the legal moves of their assignments."""
+
+from collections.abc import Iterator
+from enum import Enum
+
+import msgspec
+from msgspec import Struct, field
+
+from hyperscale.errors import InvariantError
+from hyperscale.gates.committed.events import GlobalOptions, LossPolicy
+from hyperscale.gates.datacenters.routing import DatacenterChoice
+from hyperscale.gates.slices import PlanShare
+from hyperscale.jobs.committed.events import JobStatus
+from hyperscale.jobs.committed.state import JOB_ENDS, JOB_MOVES, Stop
+from hyperscale.plan import Plan
+
+
+class AssignmentStatus(Enum):
+    ASSIGNED = "assigned"  # the datacenter may or may not know of it
+    ACCEPTED = "accepted"  # the datacenter has committed the job
+    REFUSED = "refused"  # the datacenter will never run it
+    LOST = "lost"  # not heard for long after its own deadline
+    FINISHED = "finished"
+
+
+_A = AssignmentStatus
+
+ASSIGNMENT_MOVES: dict[AssignmentStatus, frozenset[AssignmentStatus]] = {
+    _A.ASSIGNED: frozenset({_A.ACCEPTED, _A.REFUSED, _A.LOST, _A.FINISHED}),
+    _A.ACCEPTED: frozenset({_A.LOST, _A.FINISHED}),
+    _A.LOST: frozenset({_A.FINISHED}),  # its result came after all, while the job was open
+    _A.REFUSED: frozenset(),
+    _A.FINISHED: frozenset(),
+}
+ASSIGNMENT_ENDS = frozenset({_A.REFUSED, _A.LOST, _A.FINISHED})
+
+
+class DatacenterAssignment(Struct, kw_only=True, omit_defaults=True):
+    """One datacenter's part of a global job."""
+
+    datacenter: str
+    index: int
+    workflows: PlanShare
+    status: AssignmentStatus = AssignmentStatus.ASSIGNED
+    local_job: str = ""
+    ended_as: JobStatus | None = None  # of a finished one
+    reason: str = ""
+    elapsed_s: float = 0.0
+    result: bytes = b""
+    replaces: str = ""  # the datacenter whose part this is
+    replaced_by: str = ""
+    assigned_ms: int = 0
+    ended_ms: int = 0
+    is_late: bool = False  # its result came after the job had ended; it is in no total
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ASSIGNMENT_ENDS
+
+    @property
+    def is_completed(self) -> bool:
+        return self.ended_as is JobStatus.COMPLETED and not self.is_late
+
+    @property
+    def is_counted(self) -> bool:
+        """True unless another datacenter has taken its place."""
+        return not self.replaced_by
+
+    def become(self, status: AssignmentStatus) -> None:
+        """Move to `status`. The only writer of it."""
+        if status not in ASSIGNMENT_MOVES[self.status]:
+            raise InvariantError(f"{self.datacenter}: {self.status.value} -> {status.value}")
+        self.status = status
+
+
+class GlobalJob(Struct, kw_only=True, omit_defaults=True):
+    """Everything about one global job. Encoded, it is the final record in history."""
+
+    id: str
+    key: str
+    digest: str
+    plan: Plan
+    bundle: str = ""
+    options: GlobalOptions = field(default_factory=GlobalOptions)
+    by: str = ""
+    status: JobStatus = JobStatus.SUBMITTED
+    assignments: list[DatacenterAssignment] = field(default_factory=list)
+    routing: DatacenterChoice | None = None
+    stop: Stop | None = None
+    reason: str = ""
+    submitted_ms: int = 0
+    started_ms: int = 0  # when the start was ordered
+    ended_ms: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in JOB_ENDS
+
+    def become(self, status: JobStatus) -> None:
+        """Move to `status`. The only writer of it."""
+        if status not in JOB_MOVES[self.status]:
+            raise InvariantError(f"global job {self.id}: {self.status.value} -> {status.value}")
+        self.status = status
+
+    def assignment(self, datacenter: str) -> DatacenterAssignment | None:
+        return next((each for each in self.assignments if each.datacenter == datacenter), None)
+
+    def open_assignments(self) -> Iterator[DatacenterAssignment]:
+        return (each for each in self.assignments if not each.has_ended)
+
+    def counted(self) -> list[DatacenterAssignment]:
+        """Return the assignments that decide how the job ends."""
+        return [each for each in self.assignments if each.is_counted]
+
+    def has_failed_part(self) -> bool:
+        """Return True if a datacenter will not complete its part."""
+        return any(each.has_ended and not each.is_completed for each in self.counted())
+
+    def final_status(self) -> JobStatus:
+        """Return what the job ends as, once every assignment has ended."""
+        counted = self.counted()
+        ends = {each.ended_as for each in counted}
+        if counted and ends == {JobStatus.COMPLETED}:
+            return JobStatus.COMPLETED  # completion in the datacenters wins over a late cancel
+        if self.stop is not None:
+            return self.stop.status
+        if self.options.policy is LossPolicy.ALL_OR_NOTHING:
+            return JobStatus.FAILED
+        if ends & {JobStatus.COMPLETED, JobStatus.PARTIAL}:
+            return JobStatus.PARTIAL
+        if len(ends) == 1 and (end := next(iter(ends))) in (JobStatus.TIMEOUT, JobStatus.CANCELLED):
+            return end
+        return JobStatus.FAILED
+
+    def final_reason(self) -> str:
+        if self.final_status() is JobStatus.COMPLETED:
+            return ""
+        parts = [
+            f"{each.datacenter}: {each.reason or each.status.value}"
+            for each in self.counted()
+            if not each.is_completed
+        ]
+        return "; ".join(([self.stop.reason] if self.stop else []) + parts)
+
+    def strip(self) -> None:
+        """Drop what only the final record needs; that is in history by now."""
+        for assignment in self.assignments:
+            assignment.result = b""
+
+
+decode_global_job = msgspec.msgpack.Decoder(GlobalJob).decode  # of a final record

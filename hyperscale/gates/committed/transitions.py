@@ -1,0 +1,186 @@
+"""How committed events change one global job: one function per event.
+
+Each function changes the job and returns True, returns False if the event was applied before, or
+raises `Refuse` and has changed nothing. `machine` finds the job and replies.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from hyperscale.gates.committed.events import (
+    AssignmentAccepted,
+    AssignmentRefused,
+    DatacenterFinished,
+    DatacenterLost,
+    DatacentersAssigned,
+    GlobalCancelRequested,
+    GlobalJobEvent,
+    GlobalJobFinished,
+    GlobalStartOrdered,
+)
+from hyperscale.gates.committed.state import AssignmentStatus, DatacenterAssignment, GlobalJob
+from hyperscale.jobs.committed.events import Code, JobStatus
+from hyperscale.jobs.committed.job_table import Refuse
+from hyperscale.jobs.committed.state import JOB_ENDS, Stop
+
+DATACENTERS_MAX = 100
+_STOPS = (JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.TIMEOUT)
+
+
+def assigned(job: GlobalJob, event: DatacentersAssigned, now_ms: int) -> bool:
+    names = [share.datacenter for share in event.shares]
+    if all(job.assignment(name) is not None for name in names):
+        return False
+    if job.stop is not None:
+        raise Refuse(Code.CANCELLING, f"global job {job.id} is being cancelled")
+    if not names or len(set(names)) != len(names) or any(map(job.assignment, names)):
+        raise Refuse(Code.INVALID, f"datacenters of {job.id} are assigned twice: {names}")
+    if len(job.assignments) + len(names) > DATACENTERS_MAX:
+        raise Refuse(Code.INVALID, f"more than {DATACENTERS_MAX} datacenters for {job.id}")
+    replaced = _replaced(job, event, names)
+    for share in event.shares:
+        if set(share.workflows) != {workflow.name for workflow in job.plan.workflows}:
+            raise Refuse(Code.INVALID, f"the share of {share.datacenter} has other workflows")
+    for share in event.shares:
+        job.assignments.append(
+            DatacenterAssignment(
+                datacenter=share.datacenter,
+                index=len(job.assignments),
+                workflows=share.workflows,
+                replaces=event.replaces,
+                assigned_ms=now_ms,
+            )
+        )
+    if replaced is not None:
+        replaced.replaced_by = names[0]
+    job.routing = event.routing or job.routing
+    if job.status is JobStatus.SUBMITTED:
+        job.become(JobStatus.DISPATCHING)
+    return True
+
+
+def _replaced(
+    job: GlobalJob, event: DatacentersAssigned, names: list[str]
+) -> DatacenterAssignment | None:
+    """Return the assignment that is replaced: only one that was definitely refused can be."""
+    if not event.replaces:
+        if job.assignments:
+            raise Refuse(Code.TERMINAL, f"global job {job.id} has its datacenters already")
+        return None
+    found = job.assignment(event.replaces)
+    if found is None or found.status is not AssignmentStatus.REFUSED or found.replaced_by:
+        raise Refuse(Code.TERMINAL, f"{event.replaces} has not refused {job.id}, or is replaced")
+    if len(names) != 1:
+        raise Refuse(Code.INVALID, f"{len(names)} datacenters cannot replace one")
+    return found
+
+
+def accepted(job: GlobalJob, event: AssignmentAccepted, now_ms: int) -> bool:  # noqa: ARG001 -- one signature
+    assignment = _assignment(job, event.datacenter)
+    if assignment.status is not AssignmentStatus.ASSIGNED:
+        return False
+    assignment.become(AssignmentStatus.ACCEPTED)
+    assignment.local_job = event.local_job
+    return True
+
+
+def refused(job: GlobalJob, event: AssignmentRefused, now_ms: int) -> bool:
+    assignment = _assignment(job, event.datacenter)
+    if assignment.status is AssignmentStatus.REFUSED:
+        return False
+    if assignment.status is not AssignmentStatus.ASSIGNED:
+        raise Refuse(Code.TERMINAL, f"{event.datacenter} is {assignment.status.value}")
+    assignment.become(AssignmentStatus.REFUSED)
+    assignment.reason, assignment.ended_ms = event.reason, now_ms
+    _conclude(job)
+    return True
+
+
+def start_ordered(job: GlobalJob, event: GlobalStartOrdered, now_ms: int) -> bool:  # noqa: ARG001 -- one signature
+    if job.started_ms:
+        return False
+    if job.stop is not None:
+        raise Refuse(Code.CANCELLING, f"global job {job.id} is being cancelled")
+    if not job.assignments:
+        raise Refuse(Code.INVALID, f"global job {job.id} has no datacenters yet")
+    job.started_ms = now_ms
+    if job.status is JobStatus.DISPATCHING:
+        job.become(JobStatus.RUNNING)
+    return True
+
+
+def finished_datacenter(job: GlobalJob, event: DatacenterFinished, now_ms: int) -> bool:
+    assignment = _assignment(job, event.datacenter)
+    if event.status not in JOB_ENDS:
+        raise Refuse(Code.INVALID, f"no datacenter ends a job as {event.status.value}")
+    if assignment.status is AssignmentStatus.FINISHED:
+        return False
+    if assignment.status is AssignmentStatus.REFUSED:
+        raise Refuse(Code.TERMINAL, f"{event.datacenter} has refused the job")
+    assignment.become(AssignmentStatus.FINISHED)
+    assignment.is_late = job.has_ended
+    assignment.ended_as, assignment.reason = event.status, event.reason
+    assignment.elapsed_s, assignment.ended_ms = event.elapsed_s, now_ms
+    assignment.local_job = event.local_job or assignment.local_job
+    # The record of an ended job is in history; a late result is a row of its own there.
+    assignment.result = b"" if job.has_ended else event.result
+    _conclude(job)
+    return True
+
+
+def lost(job: GlobalJob, event: DatacenterLost, now_ms: int) -> bool:
+    assignment = _assignment(job, event.datacenter)
+    if assignment.has_ended:
+        return False
+    assignment.become(AssignmentStatus.LOST)
+    assignment.reason, assignment.ended_ms = event.reason, now_ms
+    _conclude(job)
+    return True
+
+
+def cancelled(job: GlobalJob, event: GlobalCancelRequested, now_ms: int) -> bool:  # noqa: ARG001 -- one signature
+    if event.status not in _STOPS:
+        raise Refuse(Code.INVALID, f"no job is stopped as {event.status.value}")
+    if job.stop is not None or job.status is JobStatus.COMPLETING:
+        return False
+    job.stop = Stop(status=event.status, reason=event.reason, aborted_by=event.aborted_by)
+    job.become(JobStatus.CANCELLING)
+    return True
+
+
+def job_finished(job: GlobalJob, event: GlobalJobFinished, now_ms: int) -> bool:
+    if event.status not in JOB_ENDS:
+        raise Refuse(Code.INVALID, f"no job ends as {event.status.value}")
+    if any(True for _ in job.open_assignments()):
+        raise Refuse(Code.INVALID, f"datacenters of {job.id} have not ended")
+    job.become(event.status)
+    job.reason, job.ended_ms = event.reason, now_ms
+    return True
+
+
+def _conclude(job: GlobalJob) -> None:
+    """Note that all that is missing is the end of the job, unless a part can be replaced."""
+    is_open = any(True for _ in job.open_assignments())
+    has_refused = any(each.status is AssignmentStatus.REFUSED for each in job.counted())
+    if job.status is JobStatus.RUNNING and not is_open and not has_refused:
+        job.become(JobStatus.COMPLETING)
+
+
+def _assignment(job: GlobalJob, datacenter: str) -> DatacenterAssignment:
+    found = job.assignment(datacenter)
+    if found is None:
+        raise Refuse(Code.UNKNOWN_PART, f"{job.id} was not assigned to {datacenter!r}")
+    return found
+
+
+GLOBAL_TRANSITIONS: dict[type[GlobalJobEvent], Callable[[GlobalJob, Any, int], bool]] = {
+    DatacentersAssigned: assigned,
+    AssignmentAccepted: accepted,
+    AssignmentRefused: refused,
+    GlobalStartOrdered: start_ordered,
+    DatacenterFinished: finished_datacenter,
+    DatacenterLost: lost,
+    GlobalCancelRequested: cancelled,
+    GlobalJobFinished: job_finished,
+}
+"""Takes a job, an event of the type and the time in ms; see the top of this module."""

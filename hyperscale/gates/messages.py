@@ -1,0 +1,153 @@
+"""Messages between gates and the managers of datacenters. Kinds 500-549.
+
+Downward: the gate that owns a global job sends `AssignJob`, `StartAssignment` and
+`CancelAssignment` to a manager of the datacenter, repeated until answered; each may arrive several
+times and late. The term of the owner's group authorises the sender. Upward: the leader of the
+datacenter's job sends `ReportAssignment` and, at the end, `DeliverAssignmentResult` until it is
+acknowledged; any gate takes them and forwards them to the owner, at most `HOPS_MAX` times. Results
+are facts, so no term refuses them. All times are durations.
+"""
+
+from enum import Enum
+
+from msgspec import Struct, field
+
+from hyperscale.gates.datacenters.health import DatacenterFigures
+from hyperscale.jobs.committed.events import JobOptions, JobStatus
+from hyperscale.jobs.messages import Backpressure
+from hyperscale.plan import Plan
+from hyperscale.wire.registry import MessagePriority, SizeClass, message
+from hyperscale.wire.roles import Role
+
+HOPS_MAX = 2
+
+_GATES = frozenset({Role.GATE})
+_MANAGERS = frozenset({Role.MANAGER})
+_BOTH = frozenset({Role.GATE, Role.MANAGER})
+
+
+class AssignmentAnswer(Enum):
+    """What a datacenter answers to a command about an assignment."""
+
+    OK = "ok"  # done, now or earlier
+    REFUSED = "refused"  # it will never run the job: that is committed there
+    RETRY = "retry"  # not now; the outcome of this command is open
+    NEVER_RAN = "never_ran"  # cancelled before it arrived, and it will never run
+    STALE_TERM = "stale_term"  # another gate owns the job by now
+
+
+@message(kind=500, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_GATES)
+class AssignJob(Struct, frozen=True, kw_only=True):
+    """Run a datacenter's part of a global job; its submission key is the job's id.
+    -> AssignmentReply
+
+    The job prepares and waits for `StartAssignment` unless `waits` is False.
+    """
+
+    job: str
+    group: int
+    term: int
+    index: int  # of the datacenter among those of the job: the slot of its reports
+    plan: Plan
+    bundle: str = ""
+    options: JobOptions = field(default_factory=JobOptions)
+    by: str = ""
+    waits: bool = True
+
+
+@message(kind=501, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_GATES)
+class StartAssignment(Struct, frozen=True, kw_only=True):
+    """Begin the load of an assignment that is ready. -> AssignmentReply"""
+
+    job: str
+    group: int
+    term: int
+    start_in_ms: float
+    elapsed_s: float = 0.0  # how long ago the others began: it joins for the rest
+
+
+@message(kind=502, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_GATES)
+class CancelAssignment(Struct, frozen=True, kw_only=True):
+    """End an assignment early, or see to it that it never begins. -> AssignmentReply"""
+
+    job: str
+    group: int
+    term: int
+    reason: str
+    status: JobStatus = JobStatus.CANCELLED
+
+
+@message(kind=503, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
+class AssignmentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    answer: AssignmentAnswer
+    local_job: str = ""
+    reason: str = ""
+
+
+AssignmentCommand = AssignJob | StartAssignment | CancelAssignment
+
+
+@message(kind=510, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_BOTH)
+class ReportAssignment(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a datacenter's part of a job is. -> ReportAssignmentReply"""
+
+    job: str
+    datacenter: str
+    status: JobStatus
+    is_ready: bool = False  # every part that can begin is prepared
+    extension_s: float = 0.0  # the largest extension of a worker that has not lapsed
+    reports: list[bytes] = field(default_factory=list)  # one per workflow, merged
+    hops: int = 0
+
+
+@message(kind=511, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_GATES)
+class ReportAssignmentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    is_known: bool = True  # False: no gate has such a job, or it was not assigned there
+    backpressure: Backpressure = Backpressure.NONE
+
+
+@message(kind=512, priority=MessagePriority.CRITICAL, size=SizeClass.LARGE, senders=_BOTH)
+class DeliverAssignmentResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a datacenter's part of a job ended. -> AssignmentResultReply, repeated until then"""
+
+    job: str
+    datacenter: str
+    status: JobStatus
+    reason: str = ""
+    local_job: str = ""
+    elapsed_s: float = 0.0
+    result: bytes = b""  # encoded statistics; opaque to the ledger
+    hops: int = 0
+
+
+@message(kind=513, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_GATES)
+class AssignmentResultReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    is_committed: bool = False  # False: keep the result and deliver it again
+    is_known: bool = True  # False: no gate has such a job; the result may be dropped
+
+
+DatacenterReport = ReportAssignment | DeliverAssignmentResult
+
+
+@message(kind=520, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_GATES)
+class CrossClusterProbe(Struct, frozen=True, kw_only=True):
+    """Ask a manager how its datacenter is. -> CrossClusterAck"""
+
+    nonce: int
+    coordinate: bytes = b""  # packed; of the gate
+
+
+@message(kind=521, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
+class CrossClusterAck(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A datacenter as one of its managers sees it."""
+
+    nonce: int
+    datacenter: str
+    node: str
+    incarnation: int
+    is_leader: bool = False  # of the datacenter's management group
+    term: int = 0
+    leader: str = ""  # address of that leader
+    managers: list[str] = field(default_factory=list)  # addresses
+    figures: DatacenterFigures
+    coordinate: bytes = b""

@@ -1,0 +1,286 @@
+"""What a global job needs next: its committed state compared with what datacenters report."""
+
+from msgspec.structs import replace
+
+from hyperscale.gates.committed.events import (
+    DatacenterLost,
+    DatacentersAssigned,
+    DatacenterShare,
+    GlobalCancelRequested,
+    GlobalJobFinished,
+    GlobalStartOrdered,
+    LossPolicy,
+)
+from hyperscale.gates.committed.state import AssignmentStatus, DatacenterAssignment, GlobalJob
+from hyperscale.gates.datacenters.routing import (
+    DatacenterChoice,
+    RoutingRefusal,
+    RoutingRequest,
+    choose_datacenters,
+)
+from hyperscale.gates.deadlines import datacenter_deadline_ms
+from hyperscale.gates.messages import AssignJob, CancelAssignment, StartAssignment
+from hyperscale.gates.owner.state import GlobalProgress, OwnerState
+from hyperscale.gates.slices import PlanShare, sliced, split_plan, split_problem, whole_plan
+from hyperscale.jobs.committed.events import JobStatus
+from hyperscale.stats.thresholds import abort_verdict
+
+
+class GlobalReconciler:
+    """Brings one job at a time forward. Every decision is committed before it has an effect."""
+
+    def __init__(self, state: OwnerState) -> None:
+        self._state = state
+
+    def reconcile(self, job: GlobalJob) -> None:
+        state = self._state
+        if job.has_ended:
+            state.forget(job.id)
+            return
+        progress = state.job(job)
+        if job.stop is None:
+            self._enforce(job, progress)
+        if not job.assignments:
+            if job.stop is not None:
+                self._finish(job)
+            else:
+                self._assign(job)
+            return
+        replacing = self._replace_refused(job) if job.stop is None else frozenset()
+        if job.stop is None and job.options.policy is LossPolicy.ALL_OR_NOTHING:
+            self._give_up_on_failure(job, replacing)
+        for assignment in job.assignments:
+            if not assignment.has_ended:
+                self._bring_forward(job, progress, assignment)
+        self._order_start(job, progress)
+        if not replacing and not any(True for _ in job.open_assignments()):
+            self._finish(job)
+
+    def route(
+        self, job: GlobalJob, *, instead_of: frozenset[str] = frozenset()
+    ) -> DatacenterChoice | RoutingRefusal:
+        """Choose datacenters for a job as of now, or one more instead of those given."""
+        state, options = self._state, job.options
+        datacenters = state.datacenters
+        request = RoutingRequest(
+            key=job.key,
+            count=1 if instead_of else max(1, options.datacenter_count),
+            named=() if instead_of else options.datacenters,
+            may_replace=options.fallback,
+            excluded=instead_of,
+            under_way=datacenters.cores_under_way(now_s=state.now_s),
+            cooling=datacenters.cooling(now_s=state.now_s),
+            open_breakers=state.deliveries.open_breakers(now_s=state.now_s),
+            local=datacenters.local,
+        )
+        return choose_datacenters(datacenters.views, request)
+
+    # --- assigning --------------------------------------------------------------------------
+
+    def _assign(self, job: GlobalJob) -> None:
+        decision = self.route(job)
+        if isinstance(decision, RoutingRefusal):
+            waited_s = (self._state.now_ms - job.submitted_ms) / 1000
+            if waited_s > job.options.job.dispatch_timeout_s:
+                self._cancel(job, decision.message, JobStatus.FAILED)
+            return
+        problem = split_problem(job.plan, len(decision.primary))
+        if problem is not None and not job.options.vus_per_datacenter:
+            self._cancel(job, problem, JobStatus.FAILED)
+            return
+        shares = self._split(job, decision.primary)
+        self._propose_shares(job, shares, decision)
+
+    def _split(self, job: GlobalJob, datacenters: tuple[str, ...]) -> dict[str, PlanShare]:
+        if job.options.vus_per_datacenter:
+            return whole_plan(job.plan, list(datacenters))
+        figures = {name: self._state.datacenters.views[name].figures for name in datacenters}
+        cores = {name: each.total_cores if each else 1 for name, each in figures.items()}
+        return split_plan(job.plan, cores)
+
+    def _propose_shares(
+        self,
+        job: GlobalJob,
+        shares: dict[str, PlanShare],
+        decision: DatacenterChoice,
+        *,
+        replaces: str = "",
+    ) -> None:
+        self._state.propose(
+            DatacentersAssigned(
+                job=job.id,
+                shares=[
+                    DatacenterShare(datacenter=name, workflows=workflows)
+                    for name, workflows in shares.items()
+                ],
+                routing=decision,
+                replaces=replaces,
+            )
+        )
+
+    def _replace_refused(self, job: GlobalJob) -> frozenset[str]:
+        """Give the parts that were definitely refused to others, if that is allowed. Return the
+        datacenters whose replacement is under way.
+
+        An assignment with an unknown outcome is never replaced: it may be running."""
+        if job.options.datacenters and not job.options.fallback:
+            return frozenset()
+        replacing = set()
+        for refused in job.assignments:
+            if refused.status is AssignmentStatus.REFUSED and not refused.replaced_by:
+                taken = frozenset(each.datacenter for each in job.assignments)
+                decision = self.route(job, instead_of=taken)
+                if isinstance(decision, DatacenterChoice):
+                    share = {decision.primary[0]: refused.workflows}
+                    self._propose_shares(job, share, decision, replaces=refused.datacenter)
+                    replacing.add(refused.datacenter)
+        return frozenset(replacing)
+
+    # --- delivering -------------------------------------------------------------------------
+
+    def _bring_forward(
+        self, job: GlobalJob, progress: GlobalProgress, assignment: DatacenterAssignment
+    ) -> None:
+        state = self._state
+        if self._is_lost(job, progress, assignment):
+            reason = f"not heard for {job.options.lost_after_s:g} s after its own deadline"
+            state.propose(
+                DatacenterLost(job=job.id, datacenter=assignment.datacenter, reason=reason)
+            )
+        elif job.stop is not None:
+            state.deliver(
+                assignment.datacenter,
+                CancelAssignment(
+                    job=job.id,
+                    group=state.group,
+                    term=state.term,
+                    reason=job.stop.reason,
+                    status=job.stop.status,
+                ),
+            )
+        elif assignment.status is AssignmentStatus.ASSIGNED:
+            self._deliver_assignment(job, assignment)
+        elif job.started_ms and progress.heard_of(assignment.datacenter).is_ready:
+            self._deliver_start(job, progress, assignment)
+
+    def _deliver_assignment(self, job: GlobalJob, assignment: DatacenterAssignment) -> None:
+        state = self._state
+        left_s = (datacenter_deadline_ms(job, assignment) - state.now_ms) / 1000
+        if left_s <= 0:
+            return  # too late to begin; whether it has begun shows before it is lost
+        state.deliver(
+            assignment.datacenter,
+            AssignJob(
+                job=job.id,
+                group=state.group,
+                term=state.term,
+                index=assignment.index,
+                plan=sliced(job.plan, assignment.workflows),
+                bundle=job.bundle,
+                options=replace(job.options.job, timeout_s=left_s),
+                by=job.by,
+            ),
+        )
+
+    def _deliver_start(
+        self, job: GlobalJob, progress: GlobalProgress, assignment: DatacenterAssignment
+    ) -> None:
+        state = self._state
+        names = [each.datacenter for each in job.open_assignments()]
+        if progress.start_at_s is None:
+            farthest_s = max(state.datacenters.rtts_s.get(name, 0.0) for name in names) / 2
+            progress.start_at_s = state.now_s + state.timeouts.start_in_s + farthest_s
+        rtt_s = state.datacenters.rtts_s.get(assignment.datacenter, 0.0)
+        start_in_s = progress.start_at_s - state.now_s - rtt_s / 2
+        state.deliver(
+            assignment.datacenter,
+            StartAssignment(
+                job=job.id,
+                group=state.group,
+                term=state.term,
+                start_in_ms=max(0.0, start_in_s) * 1000,
+                elapsed_s=max(0.0, -start_in_s),
+            ),
+        )
+
+    def _order_start(self, job: GlobalJob, progress: GlobalProgress) -> None:
+        """Order the start when every datacenter is ready, or some are and the others took long."""
+        if job.started_ms or job.stop is not None:
+            return
+        open_ = list(job.open_assignments())
+        ready = [each.datacenter for each in open_ if progress.heard_of(each.datacenter).is_ready]
+        if not ready:
+            return
+        waited_s = (self._state.now_ms - min(each.assigned_ms for each in open_)) / 1000
+        if len(ready) == len(open_) or waited_s >= job.options.start_timeout_s:
+            self._state.propose(GlobalStartOrdered(job=job.id, ready=ready))
+
+    # --- ending -----------------------------------------------------------------------------
+
+    def _is_lost(
+        self, job: GlobalJob, progress: GlobalProgress, assignment: DatacenterAssignment
+    ) -> bool:
+        state = self._state
+        late_s = (state.now_ms - datacenter_deadline_ms(job, assignment)) / 1000
+        silent_s = state.now_s - progress.heard_of(assignment.datacenter).at_s
+        return min(late_s, silent_s) >= job.options.lost_after_s
+
+    def _enforce(self, job: GlobalJob, progress: GlobalProgress) -> None:
+        """Stop a job that takes too long, that no datacenter reports on, or that has failed."""
+        state, options = self._state, job.options
+        elapsed_s = (state.now_ms - job.submitted_ms) / 1000
+        extension_s = max(
+            (
+                heard.extension_s
+                for heard in progress.heard.values()
+                if heard.extended_until_s > state.now_s
+            ),
+            default=0.0,
+        )
+        open_ = [each.datacenter for each in job.open_assignments()]
+        if options.timeout_s is not None and elapsed_s > options.timeout_s + extension_s:
+            self._cancel(
+                job,
+                f"Global timeout exceeded ({elapsed_s:.1f}s > {options.timeout_s + extension_s:.1f}"
+                f"s, base={options.timeout_s:.1f}s + max_extension={extension_s:.1f}s)",
+                JobStatus.TIMEOUT,
+            )
+        elif open_ and all(
+            state.now_s - progress.heard_of(name).at_s > state.timeouts.stuck_s for name in open_
+        ):
+            self._cancel(job, f"All DCs stuck: {', '.join(open_)}", JobStatus.TIMEOUT)
+        elif state.now_s >= progress.thresholds_at_s:
+            progress.thresholds_at_s = state.now_s + state.timeouts.thresholds_s
+            self._abort_on_threshold(job, progress)
+
+    def _give_up_on_failure(self, job: GlobalJob, replacing: frozenset[str]) -> None:
+        for each in job.counted():
+            if each.has_ended and not each.is_completed and each.datacenter not in replacing:
+                why = each.reason or (each.ended_as or each.status).value
+                reason = f"{each.datacenter} did not complete ({why}): the job is all or nothing"
+                self._cancel(job, reason, JobStatus.FAILED)
+                return
+
+    def _abort_on_threshold(self, job: GlobalJob, progress: GlobalProgress) -> None:
+        for name, statistics in progress.statistics.items():
+            if not statistics.has_abort:
+                continue
+            verdict = abort_verdict(statistics.thresholds, statistics.stats)
+            if verdict is not None:
+                self._state.propose(
+                    GlobalCancelRequested(
+                        job=job.id,
+                        reason=f"stopped by the threshold of {name}: {verdict.describe()}",
+                        status=JobStatus.FAILED,
+                        aborted_by=name,
+                    )
+                )
+                return
+
+    def _cancel(self, job: GlobalJob, reason: str, status: JobStatus) -> None:
+        self._state.propose(GlobalCancelRequested(job=job.id, reason=reason, status=status))
+
+    def _finish(self, job: GlobalJob) -> None:
+        self._state.propose(
+            GlobalJobFinished(job=job.id, status=job.final_status(), reason=job.final_reason())
+        )

@@ -1,0 +1,63 @@
+"""Splitting a job over datacenters: by capacity, with global offsets, exactly."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperscale.gates.slices import sliced, split_plan, split_problem, whole_plan
+from tests.lab.job_builders import plan, workflow
+
+
+@given(
+    cores=st.lists(st.integers(0, 20_000), min_size=1, max_size=10),
+    vus=st.integers(1, 100_000),
+    iterations=st.none() | st.integers(1, 1_000_000),
+)
+def test_the_shares_of_all_datacenters_are_the_whole_without_gaps_or_overlaps(
+    cores: list[int], vus: int, iterations: int | None
+) -> None:
+    job = plan(workflow("Load", vus=vus, iterations=iterations))
+    shares = split_plan(job, {f"dc{n}": each for n, each in enumerate(cores)})
+    next_vu = 0
+    for shared in shares.values():
+        assert shared["Load"].first_vu == next_vu
+        next_vu += shared["Load"].vus
+    assert next_vu == vus
+    done = [shared["Load"].iterations for shared in shares.values()]
+    assert sum(each or 0 for each in done) == (iterations or 0)
+
+
+@pytest.mark.parametrize(
+    ("vus", "expected"), [(1000, [500, 250, 250]), (8, [4, 2, 2]), (3, [1, 1, 1])]
+)
+def test_users_follow_the_cores_and_a_small_number_is_spread(vus: int, expected: list[int]) -> None:
+    shares = split_plan(plan(workflow("Load", vus=vus)), {"a": 16, "b": 8, "c": 8})
+    assert [shared["Load"].vus for shared in shares.values()] == expected
+
+
+def test_a_workflow_that_provides_values_runs_in_every_datacenter() -> None:
+    job = plan(workflow("Login", vus=1, is_test=False), workflow("Load", "Login", vus=4))
+    shares = split_plan(job, {"a": 4, "b": 4})
+    assert [shared["Login"].vus for shared in shares.values()] == [1, 1]
+
+
+def test_fewer_users_or_iterations_than_datacenters_are_refused_with_a_sentence() -> None:
+    assert split_problem(plan(workflow("Load", vus=2)), 2) is None
+    assert split_problem(plan(workflow("Load", vus=1)), 2) == (
+        "Load has 1 virtual users, fewer than 2 datacenters"
+    )
+    few = plan(workflow("Load", vus=9, iterations=2))
+    assert split_problem(few, 3) == "Load has 2 iterations, fewer than 3 datacenters"
+
+
+def test_a_slice_changes_users_and_iterations_of_the_plan_and_nothing_else() -> None:
+    job = plan(workflow("Load", vus=10, iterations=7))
+    shares = split_plan(job, {"a": 1, "b": 1})
+    part = sliced(job, shares["b"]).workflows[0]
+    assert (part.vus, part.first_vu, part.iterations) == (5, 5, 3)
+    assert (part.name, part.duration_s) == ("Load", job.workflows[0].duration_s)
+
+
+def test_per_datacenter_every_one_runs_all_users_with_numbers_of_its_own() -> None:
+    shares = whole_plan(plan(workflow("Load", vus=10)), ["a", "b"])
+    assert [(s["Load"].vus, s["Load"].first_vu) for s in shares.values()] == [(10, 0), (10, 10)]

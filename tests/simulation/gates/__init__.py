@@ -1,0 +1,1 @@
+"""Gates, the owners of global jobs, and datacenters that run them."""

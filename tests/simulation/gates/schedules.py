@@ -1,0 +1,502 @@
+"""Schedules of gates and datacenters: drawn from a seed, played, and checked.
+
+Safety, at any time:
+ 1. no datacenter begins a job twice, and no virtual user of a job runs in two datacenters
+ 2. every job ends once; its replicas agree
+At the end, after everything healed:
+ 3. every job has ended, and so has every part of it in every datacenter; all results are settled
+ 4. the end of a part is the same in the datacenter and at the gates
+ 5. the requests of a job are those of its datacenters, each counted once
+ 6. a datacenter is lost, or a job stuck, only if datacenters could not be reached for long; the
+    result of a lost one is kept as late
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from hyperscale.gates.committed.events import (
+    GlobalCancelRequested,
+    GlobalJobSubmitted,
+    GlobalOptions,
+    LossPolicy,
+    encode_global,
+    global_digest,
+)
+from hyperscale.gates.committed.machine import GlobalJobMachine
+from hyperscale.gates.committed.state import (
+    AssignmentStatus,
+    DatacenterAssignment,
+    GlobalJob,
+    decode_global_job,
+)
+from hyperscale.gates.owner.core import GlobalJobOwner
+from hyperscale.jobs.committed.events import JobOptions, JobStatus
+from hyperscale.jobs.committed.keys import job_id, parse_job_id
+from hyperscale.ledger.replica import key_slot_of
+from hyperscale.plan import Plan as TestPlan
+from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
+from tests.simulation.faults import Step, play
+from tests.simulation.gates.datacenter import (
+    Datacenter,
+    DatacenterProgram,
+    LocalJob,
+    decode_requests,
+)
+from tests.simulation.gates.gate import GateProgram
+from tests.simulation.jobs.ledger import Ledger
+from tests.simulation.kernel import World
+from tests.simulation.network import Link
+from tests.simulation.trace import Trace
+
+SCOPE = "global"
+FAULTS_FROM_S = 1.0
+ENDED_WITHIN_S = 150.0
+QUIET_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How often what goes wrong, on average per schedule."""
+
+    name: str
+    gates: tuple[int, ...] = (3,)
+    faults_s: float = 60.0
+    loss_max: float = 0.05
+    gate_crashes: float = 0.0
+    gate_pauses: float = 0.0
+    gate_cuts: float = 0.0
+    datacenter_crashes: float = 0.0
+    datacenter_cuts: float = 0.0
+    cuts_s: tuple[float, ...] = (2.0, 10.0, 30.0, 60.0)
+    transfers: float = 0.0
+    refusals: float = 0.0
+    retries: float = 0.05
+    slow: float = 0.05  # share of commands that take longer than the gate waits
+    failures: float = 0.05
+    lost_acks: float = 0.2  # share of acknowledgements of results that do not arrive
+    cancels: float = 0.2
+    is_lossless: bool = True  # no datacenter is away for so long that it is lost
+    ended_within_s: float = ENDED_WITHIN_S
+
+
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        Profile("calm", gates=(1, 3), refusals=0.1),
+        Profile("refusals", refusals=0.4, slow=0.2, retries=0.2, datacenter_cuts=1.0),
+        Profile(
+            "owners",
+            gates=(3, 5),
+            gate_crashes=2.0,
+            gate_pauses=1.0,
+            transfers=3.0,
+            slow=0.2,
+            retries=0.3,
+        ),
+        Profile(
+            "links",
+            gates=(1, 3),
+            gate_cuts=1.0,
+            datacenter_cuts=3.0,
+            datacenter_crashes=1.0,
+            cancels=0.5,
+        ),
+        Profile(
+            "everything",
+            gates=(1, 3, 5),
+            gate_crashes=1.5,
+            gate_pauses=1.0,
+            gate_cuts=1.0,
+            datacenter_crashes=1.0,
+            datacenter_cuts=2.0,
+            transfers=1.0,
+            refusals=0.2,
+            cancels=0.4,
+        ),
+        Profile(
+            "lost",
+            datacenter_cuts=1.5,
+            cuts_s=(120.0, 400.0),
+            faults_s=420.0,
+            gate_crashes=0.5,
+            is_lossless=False,
+            ended_within_s=420.0,
+        ),
+    )
+}
+
+
+@dataclass
+class Submission:
+    at_s: float
+    key: str
+    vus: int
+    duration_s: float
+    options: GlobalOptions
+    cancel_s: float | None = None
+
+
+@dataclass
+class Plan:
+    """One complete schedule."""
+
+    profile: str
+    seed: int
+    gates: list[str]
+    datacenters: dict[str, int]  # cores by name
+    groups: int
+    link: dict[str, float]
+    steps: list[Step]
+    jobs: list[Submission]
+    faults_until_s: float
+    refusals: float
+    retries: float
+    slow: float
+    failures: float
+    lost_acks: float
+    is_lossless: bool
+    ended_within_s: float
+
+
+@dataclass
+class Outcome:
+    seed: int
+    events: int
+    virtual_s: float
+    jobs: int
+    statuses: dict[str, int]
+    replaced: int
+    lost: int
+    late: int
+
+
+@dataclass(frozen=True)
+class Cores:
+    """The cores under test, or mutants of them."""
+
+    owner: Callable[..., GlobalJobOwner] = GlobalJobOwner
+    machine: Callable[[str, int], GlobalJobMachine] = GlobalJobMachine
+
+
+class Target:
+    """What is loaded by whom."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._accepted: set[tuple[str, str]] = set()
+        self._begun: dict[str, dict[str, LocalJob]] = {}  # by job and datacenter
+
+    def accepted(self, datacenter: str, job: LocalJob) -> None:
+        if (datacenter, job.job) in self._accepted:
+            self._world.fail(f"{datacenter} accepted {job.job} twice")
+        self._accepted.add((datacenter, job.job))
+
+    def begin(self, datacenter: str, job: LocalJob) -> None:
+        begun = self._begun.setdefault(job.job, {})
+        if datacenter in begun:
+            self._world.fail(f"{datacenter} begins {job.job} twice")
+        for other, running in begun.items():
+            for mine, theirs in zip(
+                job.command.plan.workflows, running.command.plan.workflows, strict=True
+            ):
+                ours = range(mine.first_vu, mine.first_vu + mine.vus)
+                if set(ours) & set(range(theirs.first_vu, theirs.first_vu + theirs.vus)):
+                    self._world.fail(
+                        f"users of {job.job} run twice, in {datacenter} and in {other}"
+                    )
+        begun[datacenter] = job
+
+
+@dataclass
+class Setup:
+    """The parts of a running schedule; mutants replace some of them."""
+
+    plan: Plan
+    ledger: Ledger
+    target: Target
+    owner: Callable[..., GlobalJobOwner]
+    datacenters: dict[str, Datacenter] = field(default_factory=dict)
+
+
+# --- drawing -----------------------------------------------------------------------------
+
+
+def draw(profile: Profile, seed: int) -> Plan:
+    rng = Random(f"gates/{profile.name}/{seed}")
+    gates = [f"g{n}" for n in range(rng.choice(profile.gates))]
+    datacenters = {f"dc{n}": rng.choice((2, 4, 8)) for n in range(rng.choice((2, 3, 4)))}
+    until_s = FAULTS_FROM_S + profile.faults_s
+    steps = _steps(rng, profile, gates, list(datacenters))
+    return Plan(
+        profile=profile.name,
+        seed=seed,
+        gates=gates,
+        datacenters=datacenters,
+        groups=rng.choice((1, 2)),
+        link={
+            "loss": rng.choice((0.0, 0.3, 1.0)) * profile.loss_max,
+            "duplicate": 0.05 * rng.random(),
+            "delay_s": 0.001 + 0.08 * rng.random(),
+            "jitter_s": 0.001 + 0.05 * rng.random() ** 2,
+        },
+        steps=sorted((s for s in steps if s["at_s"] < until_s), key=lambda step: step["at_s"]),
+        jobs=[_job(rng, profile, n, list(datacenters)) for n in range(rng.choice((1, 2, 4)))],
+        faults_until_s=until_s,
+        refusals=profile.refusals,
+        retries=profile.retries,
+        slow=profile.slow,
+        failures=profile.failures,
+        lost_acks=profile.lost_acks,
+        is_lossless=profile.is_lossless,
+        ended_within_s=profile.ended_within_s,
+    )
+
+
+def _job(rng: Random, profile: Profile, number: int, datacenters: list[str]) -> Submission:
+    count = rng.randint(1, len(datacenters))
+    is_named = rng.random() < 0.4
+    at_s = round(1.0 + min(40.0, profile.faults_s) * 0.7 * rng.random() ** 2, 3)
+    options = GlobalOptions(
+        datacenters=tuple(rng.sample(datacenters, count)) if is_named else (),
+        datacenter_count=count,
+        fallback=rng.random() < 0.5,
+        policy=rng.choice(list(LossPolicy)),
+        vus_per_datacenter=rng.random() < 0.2,
+        timeout_s=round(10.0 + 60.0 * rng.random(), 1) if rng.random() < 0.15 else None,
+        start_timeout_s=rng.choice((5.0, 30.0)),
+        lost_after_s=20.0,
+        # With a short timeout nothing could be assigned after a cut of all links.
+        job=JobOptions(dispatch_timeout_s=60.0),
+    )
+    return Submission(
+        at_s=at_s,
+        key=f"key-{number}-{rng.random():.6f}",
+        vus=rng.choice((4, 10, 33)),
+        duration_s=round(2.0 + 18.0 * rng.random(), 2),
+        options=options,
+        cancel_s=round(at_s + 25.0 * rng.random(), 3) if rng.random() < profile.cancels else None,
+    )
+
+
+def _steps(rng: Random, profile: Profile, gates: list[str], datacenters: list[str]) -> list[Step]:
+    steps: list[Step] = []
+
+    def count(expected: float) -> int:
+        return round(expected * 2 * rng.random())
+
+    def time_s() -> float:
+        return round(FAULTS_FROM_S + rng.random() * min(60.0, profile.faults_s), 3)
+
+    for hosts, expected in (
+        (gates, profile.gate_crashes),
+        (datacenters, profile.datacenter_crashes),
+    ):
+        for _ in range(count(expected)):
+            host, at_s = rng.choice(hosts), time_s()
+            steps.append({"at_s": at_s, "do": rng.choice(("crash", "power")), "host": host})
+            back_s = round(at_s + rng.choice((0.2, 2.0, 10.0)), 3)
+            steps.append({"at_s": back_s, "do": "start", "host": host})
+    for _ in range(count(profile.gate_pauses)):
+        for_s = rng.choice((1.0, 5.0, 12.0))
+        host = rng.choice(gates)
+        steps.append({"at_s": time_s(), "do": "pause", "host": host, "for_s": for_s})
+    for hosts, expected in ((gates, profile.gate_cuts), (datacenters, profile.datacenter_cuts)):
+        for _ in range(count(expected)):
+            side = [rng.choice(hosts)]
+            if hosts is datacenters and rng.random() < 0.3 and len(gates) > 1:
+                side.append(rng.choice(gates))  # a gate on the same side
+            rest = [host for host in (*gates, *datacenters) if host not in side]
+            step: Step = {"at_s": time_s(), "do": "cut", "from": side, "to": rest}
+            step["both"] = rng.random() >= 0.3
+            step["for_s"] = rng.choice(profile.cuts_s)
+            steps.append(step)
+    steps += [{"at_s": time_s(), "do": "transfer"} for _ in range(count(profile.transfers))]
+    return steps
+
+
+# --- playing -----------------------------------------------------------------------------
+
+
+def run(plan: Plan, *, cores: Cores | None = None, trace: Trace | None = None) -> Outcome:
+    """Run a schedule; raise `Violation` if an invariant does not hold."""
+    cores = cores or Cores()
+    world = World(plan.seed, trace=trace)
+    world.network.link = Link(**plan.link)
+    ledger = Ledger(
+        world,
+        plan.gates,
+        plan.groups,
+        lambda group: cores.machine(SCOPE, group),
+        encode=encode_global,
+        decode_record=decode_global_job,
+    )
+    setup = Setup(plan, ledger, Target(world), cores.owner)
+    setup.datacenters = {name: Datacenter(name) for name in plan.datacenters}
+    for name in plan.gates:
+        world.add(name, lambda host: GateProgram(host, setup)).start()
+    for name in plan.datacenters:
+        world.add(name, lambda host: DatacenterProgram(host, setup)).start()
+    play(world, [step for step in plan.steps if step["do"] != "transfer"])
+    for step in plan.steps:
+        if step["do"] == "transfer":
+            world.at(step["at_s"], lambda: _transfer(world, ledger))
+    jobs = [_submit(world, ledger, plan, job) for job in plan.jobs]
+    world.run(plan.faults_until_s)
+    _heal(world)
+    if not _ends(world, lambda: len(ledger.records) == len(jobs), plan.ended_within_s):
+        open_ = [job for job in jobs if job not in ledger.records]
+        world.fail(f"not ended {plan.ended_within_s} s after everything healed: {open_}")
+    if not _ends(world, lambda: not _unsettled(setup), QUIET_WITHIN_S):
+        world.fail(f"not settled {QUIET_WITHIN_S} s after the last job: {_unsettled(setup)}")
+    world.run(world.now_s + 1.0)
+    return _check_end(world, setup)
+
+
+def _ends(world: World, holds: Callable[[], bool], within_s: float) -> bool:
+    return world.run_until(holds, within_s=within_s, every_s=0.5) is not None
+
+
+def _unsettled(setup: Setup) -> list[str]:
+    return [
+        f"{name}: {job.job} {job.ended_as}"
+        for name, datacenter in setup.datacenters.items()
+        for job in datacenter.jobs.values()
+        if job.ended_as is None or not job.is_settled
+    ]
+
+
+def _check_end(world: World, setup: Setup) -> Outcome:
+    ledger, plan = setup.ledger, setup.plan
+    for group in range(1, plan.groups + 1):
+        digests = {
+            host.program.machines[group].digest()
+            for host in world.hosts.values()
+            if isinstance(host.program, GateProgram)
+        }
+        if len(digests) != 1:
+            world.fail(f"replicas of group {group} differ")
+    statuses: dict[str, int] = {}
+    lost = late = replaced = 0
+    for job, record in ledger.records.items():
+        statuses[record.status.value] = statuses.get(record.status.value, 0) + 1
+        row = ledger.truth[parse_job_id(job).group].job(job)
+        late += sum(each.is_late for each in row.assignments) if row else 0
+        lost += sum(each.status is AssignmentStatus.LOST for each in record.assignments)
+        replaced += sum(bool(each.replaced_by) for each in record.assignments)
+        _check_job(world, setup, record, row)
+    return Outcome(
+        seed=plan.seed,
+        events=world.events,
+        virtual_s=world.now_s,
+        jobs=len(plan.jobs),
+        statuses=statuses,
+        replaced=replaced,
+        lost=lost,
+        late=late,
+    )
+
+
+def _check_job(world: World, setup: Setup, record: GlobalJob, row: GlobalJob | None) -> None:
+    expected = reported = 0
+    for assignment in record.assignments:
+        local = setup.datacenters[assignment.datacenter].jobs.get(record.id)
+        _check_assignment(world, setup, record, assignment, local)
+        if assignment.status is AssignmentStatus.FINISHED:
+            reported += decode_requests(assignment.result)
+            expected += local.requests if local else 0
+        elif assignment.status is AssignmentStatus.LOST and local is not None and row is not None:
+            kept = row.assignment(assignment.datacenter)
+            if kept is None or not kept.is_late:
+                world.fail(f"the late result of {assignment.datacenter} is not kept")
+    if reported != expected:
+        world.fail(f"{record.id}: {reported} requests are reported, {expected} were sent")
+    if setup.plan.is_lossless and "stuck" in record.reason:
+        world.fail(f"{record.id} is taken for stuck, although its datacenters could be reached")
+    assigned = {each.datacenter for each in record.assignments}
+    for name, datacenter in setup.datacenters.items():
+        if record.id in datacenter.jobs and name not in assigned:
+            world.fail(f"{name} runs {record.id}, which was not assigned to it")
+    if all(each.is_completed for each in record.counted()) and record.assignments:
+        if record.status is not JobStatus.COMPLETED:
+            world.fail(f"{record.id} is {record.status.value}, but every part completed")
+    elif record.status is JobStatus.COMPLETED:
+        world.fail(f"{record.id} is completed, but not every part is")
+
+
+def _check_assignment(
+    world: World,
+    setup: Setup,
+    record: GlobalJob,
+    assignment: DatacenterAssignment,
+    local: LocalJob | None,
+) -> None:
+    name = f"{record.id} in {assignment.datacenter}"
+    if assignment.status is AssignmentStatus.REFUSED and local is not None:
+        world.fail(f"{name} was refused and runs")
+    if assignment.status is AssignmentStatus.LOST and setup.plan.is_lossless:
+        world.fail(f"{name} was lost, although it could be reached")
+    if not assignment.has_ended:
+        world.fail(f"{name} has not ended")
+    if assignment.status is AssignmentStatus.FINISHED:
+        ended_as = JobStatus.CANCELLED if local is None else local.ended_as
+        if assignment.ended_as is not ended_as:
+            world.fail(f"{name} ended as {ended_as}, the gates have {assignment.ended_as}")
+
+
+def _submit(world: World, ledger: Ledger, plan: Plan, job: Submission) -> str:
+    """Submit a job, repeatedly until it is committed, and cancel it if the schedule says so."""
+    group = key_slot_of(job.key) % plan.groups + 1
+    step = StepPlan(name="hit", kind=StepKind.TEST)
+    workflow = WorkflowPlan(
+        name="Load", vus=job.vus, duration_s=job.duration_s, timeout_s=5.0, steps=(step,)
+    )
+    test = TestPlan(file="shop.py", workflows=(workflow,))
+    event = GlobalJobSubmitted(
+        key=job.key,
+        digest=global_digest(test, "b" * 64, job.options),
+        plan=test,
+        bundle="b" * 64,
+        options=job.options,
+    )
+    name = job_id(SCOPE, group, job.key)
+
+    def commit(what: Any) -> None:
+        if ledger.groups[group].leader is None or ledger.groups[group].lost_s is not None:
+            world.after(0.5, lambda: commit(what))
+        else:
+            ledger.commit(group, what)
+
+    def try_cancel() -> None:
+        if ledger.truth[group].job(name) is None:
+            world.after(0.5, try_cancel)
+        else:
+            commit(GlobalCancelRequested(job=name, reason="enough", by="test"))
+
+    world.at(job.at_s, lambda: commit(event))
+    if world.rng.random() < 0.3:
+        world.at(job.at_s + 3.0, lambda: commit(event))  # the acknowledgement was lost
+    if job.cancel_s is not None:
+        world.at(job.cancel_s, try_cancel)
+    return name
+
+
+def _transfer(world: World, ledger: Ledger) -> None:
+    number = world.rng.choice(list(ledger.groups))
+    group = ledger.groups[number]
+    others = [
+        name for name in ledger.managers if name != group.leader and ledger._reaches_majority(name)
+    ]
+    if others and group.leader is not None and group.lost_s is None:
+        ledger.make_leader(number, world.rng.choice(others))
+
+
+def _heal(world: World) -> None:
+    world.network.heal()
+    world.network.link.loss = min(0.01, world.network.link.loss)
+    for host in world.hosts.values():
+        if host.paused:
+            host.resume()
+        if not host.is_up:
+            host.start()
