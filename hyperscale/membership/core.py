@@ -12,8 +12,8 @@ member and probe it. Gossip about a *refused* member is enough, because a proces
 does not return in the same incarnation.
 
 `Membership` dispatches events and runs the periodic rounds. Probes belong to `prober`, updates
-to `update_merger`, states to `lifecycle`, table exchange to `push_pull`. No clock, socket, task
-or lock.
+to `update_merger`, states to `lifecycle`, table exchange to `push_pull`, names that two processes
+use to `name_claims`. No clock, socket, task or lock.
 """
 
 from collections.abc import Callable
@@ -37,6 +37,7 @@ from hyperscale.membership.messages import (
     Ping,
     PingRequest,
 )
+from hyperscale.membership.name_claims import NameClaims
 from hyperscale.membership.prober import Prober
 from hyperscale.membership.push_pull import PushPullExchange
 from hyperscale.membership.settings import MembershipConfig
@@ -57,12 +58,12 @@ class Membership:
         self.context = MembershipContext(identity, config, rng=rng, now_s=now_s)
         self.local = self.context.local
         self.table = self.context.table
-        self.gossip = self.context.gossip
         self.awareness = self.context.awareness
         self.counts = self.context.counts
         self.prober = Prober(self.context)
         self.lifecycle = MemberLifecycle(self.context, self.prober)
-        self.merger = UpdateMerger(self.context, self.lifecycle, self.prober)
+        self.names = NameClaims(self.context, self.lifecycle)
+        self.merger = UpdateMerger(self.context, self.lifecycle, self.prober, self.names)
         self.push_pull = PushPullExchange(self.context, self.lifecycle, self.merger)
         self._config = config
         self._timers = self.context.timers
@@ -79,6 +80,8 @@ class Membership:
             events.MetadataChanged: self._on_metadata_changed,
             events.AddressChanged: self._on_address_changed,
             events.LeaveRequested: self._on_leave_requested,
+            events.NameClaimed: self.names.on_claimed,
+            events.HolderVerified: self.merger.on_verified,
         }
         self.timer_handlers: dict[TimerKind, Callable[[Any], None]] = {
             TimerKind.PROBE_ROUND: self._probe_round,

@@ -102,6 +102,31 @@ class LeaveRequested(Struct, frozen=True):
     """This node leaves. `LeaveCompleted` follows once the others had time to hear it."""
 
 
+class NameClaimed(Struct, frozen=True):
+    """A process introduced itself by this name, from this stream address. `key` tells data
+    directories apart; empty if it is not known."""
+
+    node: str
+    incarnation: int
+    address: str
+    key: str = ""
+
+
+class HolderOutcome(StrEnum):
+    ANSWERED = "answered"  # the process that has the name answered
+    ENDED = "ended"  # its address refuses connections, or another process answered there
+    SILENT = "silent"
+
+
+class HolderVerified(Struct, frozen=True):
+    """The outcome of `VerifyHolder`."""
+
+    node: str
+    incarnation: int
+    address: str
+    outcome: HolderOutcome
+
+
 MembershipEvent = (
     Tick
     | DatagramReceived
@@ -114,6 +139,8 @@ MembershipEvent = (
     | MetadataChanged
     | AddressChanged
     | LeaveRequested
+    | NameClaimed
+    | HolderVerified
 )
 
 
@@ -148,6 +175,14 @@ class ReplyToPushPull(Struct, frozen=True):
 
 class DialMember(Struct, frozen=True):
     """Connect to this node; report `DialAnswered`, `DialRefused`, or nothing on a timeout."""
+
+    node: str
+    incarnation: int
+    address: str
+
+
+class VerifyHolder(Struct, frozen=True):
+    """Connect to the process that has a name; report `HolderVerified`, always."""
 
     node: str
     incarnation: int
@@ -212,6 +247,12 @@ class IncarnationRaised(Struct, frozen=True):
     reason: str
 
 
+class NameLost(Struct, frozen=True):
+    """Another process took this node's name while this node was unreachable: stop."""
+
+    address: str
+
+
 class LeaveCompleted(Struct, frozen=True):
     """The others had time to hear that this node leaves; the process may end."""
 
@@ -221,11 +262,13 @@ MembershipEffect = (
     | StartPushPull
     | ReplyToPushPull
     | DialMember
+    | VerifyHolder
     | KeepSession
     | DropSession
     | DrainSocket
     | MemberChanged
     | MemberDied
     | IncarnationRaised
+    | NameLost
     | LeaveCompleted
 )

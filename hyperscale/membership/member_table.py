@@ -8,6 +8,7 @@ decides nothing about the state of a member.
 import zlib
 from bisect import bisect_right, insort
 from random import Random
+from typing import Protocol
 
 from msgspec import Struct, field
 
@@ -15,6 +16,20 @@ from hyperscale.membership.events import Member, MemberState
 from hyperscale.membership.messages import FINAL_STATES, ClaimedState, MemberUpdate
 from hyperscale.membership.suspicion import Suspicion
 from hyperscale.wire.roles import MAY_CONNECT, NODES, Role
+
+
+class _Addressed(Protocol):
+    @property
+    def address(self) -> str: ...
+    @property
+    def stream_port(self) -> int: ...
+
+
+def stream_address(of: _Addressed) -> str:
+    """Return where a node accepts streams: its address, with another port if it has one."""
+    if not of.stream_port:
+        return of.address
+    return f"{of.address.rpartition(':')[0]}:{of.stream_port}"
 
 
 class ContactHistory(Struct):
@@ -60,10 +75,8 @@ class MemberRecord(Struct, eq=False):
 
     @property
     def stream_address(self) -> str:
-        """Where the member accepts streams: its address, with another port if it has one."""
-        if not self.stream_port:
-            return self.address
-        return f"{self.address.rpartition(':')[0]}:{self.stream_port}"
+        """Where the member accepts streams."""
+        return stream_address(self)
 
     def member(self) -> Member:
         return Member(

@@ -6,9 +6,15 @@ itself is refuted.
 """
 
 from hyperscale.membership.context import MembershipContext
-from hyperscale.membership.events import IncarnationRaised, MemberState, SendDatagram
+from hyperscale.membership.events import (
+    HolderVerified,
+    IncarnationRaised,
+    MemberState,
+    NameClaimed,
+    SendDatagram,
+)
 from hyperscale.membership.lifecycle import MemberLifecycle
-from hyperscale.membership.member_table import MemberRecord, outranks
+from hyperscale.membership.member_table import MemberRecord, outranks, stream_address
 from hyperscale.membership.messages import (
     FINAL_STATES,
     ClaimedState,
@@ -16,6 +22,7 @@ from hyperscale.membership.messages import (
     MemberUpdate,
     Sender,
 )
+from hyperscale.membership.name_claims import NameClaims, NameVerdict
 from hyperscale.membership.prober import Prober
 
 _RAISE_INCARNATION_EVERY_S = 5.0
@@ -25,11 +32,16 @@ class UpdateMerger:
     """Applies updates to the member table."""
 
     def __init__(
-        self, context: MembershipContext, lifecycle: MemberLifecycle, prober: Prober
+        self,
+        context: MembershipContext,
+        lifecycle: MemberLifecycle,
+        prober: Prober,
+        names: NameClaims,
     ) -> None:
         self._context = context
         self._lifecycle = lifecycle
         self._prober = prober
+        self._names = names
         self._table = context.table
         self._raised_s: float | None = None
 
@@ -37,14 +49,20 @@ class UpdateMerger:
         """Record that this incarnation of a node sent a datagram or a push-pull.
 
         Return its record; None if it must be ignored: this node itself, an earlier incarnation,
-        or one more member than the table takes.
+        a process whose name another one may have, or one more member than the table takes.
         """
         local = self._context.local
         if node == local.node:
             if incarnation > local.incarnation:
-                self._raise_incarnation(incarnation, "another process uses this node's name")
+                reason = "another process uses this node's name"
+                self._outrank(incarnation, stream_address(sender), reason)
             return None
         peer = self._table.peers.get(node)
+        if peer is not None and incarnation > peer.incarnation:
+            claim = NameClaimed(node, incarnation, stream_address(sender))
+            self._names.on_claimed(claim)
+            if self._names.verdict(claim) is not NameVerdict.FREE:
+                return None
         if peer is None or incarnation > peer.incarnation:
             self.merge(
                 MemberUpdate(
@@ -186,8 +204,9 @@ class UpdateMerger:
         if local.is_leaving or update.incarnation < local.incarnation:
             return
         if update.incarnation > local.incarnation:
+            address = stream_address(update) if update.address else ""
             reason = "a later incarnation of this node is known"
-            self._raise_incarnation(update.incarnation, reason)
+            self._outrank(update.incarnation, address, reason)
         elif update.claim in FINAL_STATES:
             reason = f"this node was claimed to be {update.claim.name.lower()}"
             self._raise_incarnation(update.incarnation, reason)
@@ -209,6 +228,18 @@ class UpdateMerger:
         if accuser is not None and accuser.is_living:
             refutation = Gossip(local.sender, (local.full_update(),))
             context.effects.append(SendDatagram(accuser.address, refutation))
+
+    def _outrank(self, incarnation: int, address: str, reason: str) -> None:
+        """Outrank a later incarnation of this node, unless it may be another process."""
+        if not self._names.dispute_own(incarnation, address):
+            self._raise_incarnation(incarnation, reason)
+
+    def on_verified(self, event: HolderVerified) -> None:
+        """Take the outcome of a dial to the process that has a name."""
+        if event.node != self._context.local.node:
+            self._names.on_verified(event)
+        elif not self._names.on_own_verified(event):
+            self._raise_incarnation(event.incarnation, "a later incarnation of this node has ended")
 
     def _raise_incarnation(self, above: int, reason: str) -> None:
         """Outrank a past incarnation that the clock did not outrank, or a false death."""

@@ -1,4 +1,4 @@
-"""A node's data directory: its path, the name of its node, its permissions, its one owner.
+"""A node's data directory: its path, the name and key of its node, its permissions, its one owner.
 
 Only the node's own user reads and writes it. What others could read is closed when the node
 starts. What others could have written, or a symbolic link that leads out of it, is refused: the
@@ -7,6 +7,7 @@ systems without permissions.
 """
 
 import fcntl
+import hashlib
 import os
 import secrets
 import stat
@@ -19,6 +20,9 @@ from hyperscale.errors import InputError
 from hyperscale.wire.certificate_identity import is_name
 
 _NAME_FILE = "node-id"
+_KEY_FILE = "node-key"
+_KEY_BYTES = 32
+_FINGERPRINT_BYTES = 8
 _LOCK_FILE = "node.lock"
 _PRIVATE_DIRECTORY = 0o700
 _PRIVATE_FILE = 0o600
@@ -45,8 +49,11 @@ def data_directory(config: NodeConfig, name: str) -> Path:
 
 
 @contextmanager
-def hold_data_directory(config: NodeConfig) -> Iterator[None]:
-    """Make the data directory private, store the node's name in it and keep other processes out."""
+def hold_data_directory(config: NodeConfig) -> Iterator[str]:
+    """Make the data directory private, store the node's name in it and keep other processes out.
+
+    Yield the fingerprint of the node's key: random, made with the directory, and so different for
+    any two directories of which none is a copy of the other."""
     directory = Path(config.node.data_dir)
     with ExitStack() as held:
         try:
@@ -58,12 +65,13 @@ def hold_data_directory(config: NodeConfig) -> Iterator[None]:
             _lock(lock, directory)
             _refuse_other_name(directory, config.node.id)
             remember_name(directory, config.node.id)
+            key = _key_of(directory)
         except OSError as error:
             raise InputError(
                 f"the data directory {directory} cannot be written: {error.strerror or error}",
                 hint=_HINT,
             ) from error
-        yield
+        yield hashlib.blake2b(key, digest_size=_FINGERPRINT_BYTES).hexdigest()
 
 
 def problem_of_data_directory(config: NodeConfig) -> InputError | None:
@@ -87,13 +95,32 @@ def problem_of_data_directory(config: NodeConfig) -> InputError | None:
 
 def remember_name(directory: Path, name: str) -> None:
     """Store the name of a node in its data directory, so that it keeps it after a restart."""
-    partial = directory / f".{_NAME_FILE}"
-    with partial.open("w", encoding="utf-8") as file:
+    _write(directory / _NAME_FILE, f"{name}\n".encode())
+
+
+def _key_of(directory: Path) -> bytes:
+    """Return the key of a data directory; make it if the directory is new."""
+    path = directory / _KEY_FILE
+    if not path.exists():
+        _write(path, secrets.token_bytes(_KEY_BYTES))
+    key = path.read_bytes()
+    if len(key) != _KEY_BYTES:
+        raise InputError(
+            f"{path} does not hold the key of a node: it has {len(key)} bytes, not {_KEY_BYTES}",
+            hint="restore it from a backup, or delete it: the node then gets another key",
+        )
+    return key
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    partial = path.with_name(f".{path.name}")
+    with partial.open("wb") as file:
         os.fchmod(file.fileno(), _PRIVATE_FILE)
-        file.write(f"{name}\n")
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    partial.replace(directory / _NAME_FILE)
+    partial.replace(path)
 
 
 def _known_directory(config: NodeConfig) -> Path | None:

@@ -95,6 +95,10 @@ class DiscoveryDriver:
                     peer = (await self._server.dial(host, port)).peer
                     self.node_at[address] = peer.node_id
         except PeerProtocolError as error:
+            if error.reason is RefusalReason.NAME_UNCERTAIN:  # decided within seconds: ask again
+                _log.info("name.uncertain: %s", error.message, extra={"address": address})
+                self.feed(ProbeFailed(address))
+                return
             # LOOPED: this node answered at an address it does not know as its own.
             if error.reason is not RefusalReason.LOOPED:
                 self.feed(ProbeFailed(address, str(error)))

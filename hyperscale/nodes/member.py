@@ -328,19 +328,20 @@ async def open_member(config: NodeConfig, spec: RoleSpec) -> AsyncIterator[Membe
     security.check_datagrams(config.listen.host)
     rng = Random()  # noqa: S311  for jitter and choices, not for keys
     handlers = Handlers()
-    local = Introduction(
-        cluster=config.node.cluster,
-        environment=config.node.environment,
-        role=spec.role,
-        node_id=config.node.id,
-        incarnation=incarnation_now(),
-        version=VERSION,
-        datacenter=config.node.datacenter,
-    )
-    admission = Admission(WATERMARKS[spec.role], rng)
-    server = PeerServer(local, security, handlers, admission=admission, rng=rng)
     async with AsyncExitStack() as stack:
-        stack.enter_context(hold_data_directory(config))
+        key = stack.enter_context(hold_data_directory(config))
+        local = Introduction(
+            cluster=config.node.cluster,
+            environment=config.node.environment,
+            role=spec.role,
+            node_id=config.node.id,
+            incarnation=incarnation_now(),
+            version=VERSION,
+            datacenter=config.node.datacenter,
+            key=key,
+        )
+        admission = Admission(WATERMARKS[spec.role], rng)
+        server = PeerServer(local, security, handlers, admission=admission, rng=rng)
         services: list[NodeService] = []
 
         def end_services() -> None:
@@ -350,6 +351,7 @@ async def open_member(config: NodeConfig, spec: RoleSpec) -> AsyncIterator[Membe
         stack.callback(end_services)
         await stack.enter_async_context(server)
         bound, address = await _bind(config, server)
+        server.local = local = msgspec.structs.replace(local, address=address)
         # Nothing is awaited until every handler is added, so no request finds one missing.
         sealer = DatagramSealer(
             security.secrets,

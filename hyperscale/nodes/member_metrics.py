@@ -107,7 +107,11 @@ def _members(driver: MembershipDriver) -> list[Family]:
             "How little this node trusts its own observations, 0 (healthy) to 8 (Lifeguard)",
             core.awareness.score,
         ),
-        gauge("hyperscale_gossip_waiting", "Gossip updates waiting to be sent", len(core.gossip)),
+        gauge(
+            "hyperscale_gossip_waiting",
+            "Gossip updates waiting to be sent",
+            len(core.context.gossip),
+        ),
         counter(
             "hyperscale_stalls_total",
             "Times the event loop of this node stood still for long",

@@ -15,11 +15,13 @@ from typing import Any, get_args
 import msgspec
 
 from hyperscale.config.addresses import split_address
+from hyperscale.errors import RunError
 from hyperscale.membership import events
 from hyperscale.membership.core import Membership
 from hyperscale.membership.discovery import Discovery, MemberDown, MemberUp
 from hyperscale.membership.events import (
     LIVING,
+    HolderOutcome,
     MemberChanged,
     MemberDied,
     MembershipEffect,
@@ -27,14 +29,22 @@ from hyperscale.membership.events import (
     MemberState,
 )
 from hyperscale.membership.messages import Datagram, PushPull, PushPullReply
+from hyperscale.membership.name_claims import NameVerdict
 from hyperscale.nodes.discovery import DiscoveryDriver, Resolver
 from hyperscale.sansio.driver import CoreDriver
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.datagrams import DatagramSocket
-from hyperscale.wire.errors import CallError, PeerProtocolError, RefusalReason
-from hyperscale.wire.server import PeerServer
+from hyperscale.wire.errors import (
+    CallError,
+    PeerProtocolError,
+    PeerRefusedError,
+    RefusalReason,
+)
+from hyperscale.wire.messages import Introduction
+from hyperscale.wire.roles import NODES
+from hyperscale.wire.server import NAME_HINT, ConnectionHooks, PeerServer
 
 DIAL_S = 2.0
 PUSH_PULL_S = 5.0
@@ -89,10 +99,14 @@ class MembershipDriver:
             ),
             events.ReplyToPushPull: lambda effect: effect.token.reply(effect.reply),
             events.DialMember: self._dial_member,
+            events.VerifyHolder: lambda effect: tasks.spawn(
+                self._verify_holder(effect), f"verify:{effect.node}"
+            ),
             events.KeepSession: self._keep_session,
             events.DropSession: self._drop_session,
             events.DrainSocket: self._drain_socket,
             events.IncarnationRaised: self._raise_incarnation,
+            events.NameLost: self._end_replaced,
             events.LeaveCompleted: self._complete_leave,
         }
         self._driver: CoreDriver[MembershipEvent, MembershipEffect] = CoreDriver(
@@ -104,6 +118,7 @@ class MembershipDriver:
             before_tick=datagrams.drain,
         )
         self.feed = self._driver.feed
+        server.hooks = ConnectionHooks(claimed=self._check_claim, rejected=self._rejected)
 
     # -- lifetime -------------------------------------------------------------------------
 
@@ -117,6 +132,7 @@ class MembershipDriver:
         """Announce that this node is reached at another address."""
         _log.info("node.moved", extra={"address": address, "was": self.discovery.address})
         self.discovery.address = address
+        self._server.local = msgspec.structs.replace(self._server.local, address=address)
         self.feed(events.AddressChanged(address))
 
     def leave(self) -> None:
@@ -210,6 +226,64 @@ class MembershipDriver:
         )
         self.datagrams.sealer.renew(incarnation)
         self._server.local = msgspec.structs.replace(self._server.local, incarnation=incarnation)
+
+    # -- names ----------------------------------------------------------------------------
+
+    def _check_claim(self, peer: Introduction) -> None:
+        """Raise `PeerProtocolError` if a living node has the name of a peer that connects."""
+        if peer.role not in NODES:
+            return
+        claim = events.NameClaimed(peer.node_id, peer.incarnation, peer.address, peer.key)
+        self.feed(claim)
+        verdict, holder = self.core.names.verdict(claim), self.core.member(peer.node_id)
+        if verdict is NameVerdict.FREE or holder is None:
+            return
+        if verdict is NameVerdict.UNCERTAIN:
+            raise PeerProtocolError(
+                f"the name '{peer.node_id}' belongs to a {holder.role} at {holder.address}, which "
+                "does not answer but is not known to be dead yet",
+                RefusalReason.NAME_UNCERTAIN,
+            )
+        raise PeerProtocolError(
+            f"the name '{peer.node_id}' is taken by a living {holder.role} at {holder.address}",
+            RefusalReason.NAME_TAKEN,
+            hint=NAME_HINT,
+        )
+
+    def _rejected(self, error: PeerRefusedError) -> None:
+        """End this node if another one has its name: every message of it would be refused."""
+        # A namesake that was cut off may not know yet that the other members follow this node.
+        is_alone = not self.core.table.living
+        if error.reason is RefusalReason.NAME_TAKEN or (
+            error.reason is RefusalReason.NAMESAKE and is_alone
+        ):
+            self._tasks.fail(RunError(error.message, hint=error.hint))
+
+    def _end_replaced(self, effect: events.NameLost) -> None:
+        text = f"this node was replaced: another one at {effect.address} has its name by now"
+        self._tasks.fail(RunError(text, hint=NAME_HINT))
+
+    async def _verify_holder(self, effect: events.VerifyHolder) -> None:
+        outcome = await self._outcome_of(effect)
+        _log.info(
+            "name.disputed",
+            extra={"member": effect.node, "holder": effect.address, "outcome": str(outcome)},
+        )
+        self.feed(events.HolderVerified(effect.node, effect.incarnation, effect.address, outcome))
+
+    async def _outcome_of(self, effect: events.VerifyHolder) -> HolderOutcome:
+        try:
+            async with asyncio.timeout(DIAL_S):
+                peer = (await self._server.dial(*split_address(effect.address))).peer
+        except ConnectionRefusedError:
+            return HolderOutcome.ENDED
+        except (PeerProtocolError, CallError, OSError) as error:
+            is_namesake = (
+                isinstance(error, PeerProtocolError) and error.reason is RefusalReason.NAMESAKE
+            )
+            return HolderOutcome.ANSWERED if is_namesake else HolderOutcome.SILENT
+        is_holder = (peer.node_id, peer.incarnation) == (effect.node, effect.incarnation)
+        return HolderOutcome.ANSWERED if is_holder else HolderOutcome.ENDED
 
     # -- streams --------------------------------------------------------------------------
 

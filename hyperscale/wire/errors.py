@@ -22,8 +22,12 @@ class RefusalReason(StrEnum):
     ROLE = "role"  # this role may not connect here, or not send this message
     CLUSTER = "cluster"
     ENVIRONMENT = "environment"
+    DATACENTER = "datacenter"
     VERSION = "version"
     LOOPED = "looped"  # the peer is this node itself
+    NAMESAKE = "namesake"  # the peer is another node with this node's name
+    NAME_TAKEN = "name_taken"  # a third, living node has the peer's name
+    NAME_UNCERTAIN = "name_uncertain"  # a third node has the name and may still be alive
     INCARNATION = "incarnation"  # a later incarnation of the node is known
     REPLAYED = "replayed"
     TAMPERED = "tampered"  # a sealed frame that does not open: altered, replayed or reordered

@@ -24,7 +24,7 @@ from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, RefusalR
 from hyperscale.wire.frames import Frame, WireFrameDecoder, encode_head
 from hyperscale.wire.messages import SALT_BYTES, HandshakeHello, HandshakeRefused, Introduction
 from hyperscale.wire.registry import REGISTRY
-from hyperscale.wire.roles import check_may_connect
+from hyperscale.wire.roles import DATACENTER_ROLES, check_may_connect
 from hyperscale.wire.sealing import TAG_BYTES, FrameOpener, FrameSealer, session_keys
 from hyperscale.wire.security import SecurityMode
 
@@ -34,6 +34,7 @@ PROTOCOL = (2, 0)
 HANDSHAKE_BYTES_MAX = 16 * 1024
 CAPABILITIES_MAX = 64
 _VERSION_CHARS_MAX = 64
+_ADDRESS_CHARS_MAX = 300
 _REFUSAL_CHARS_MAX = 500
 _U64_MAX = 2**64 - 1
 
@@ -191,6 +192,7 @@ class Handshake:
         _check_fields(peer)
         if self._certificate is not None:
             check_identity(peer, self._certificate)
+        self._check_datacenter(peer)
         if self._is_dialer:
             check_may_connect(self._local.role, peer.role)
         else:
@@ -207,6 +209,19 @@ class Handshake:
         if self._is_dialer:
             return b""
         return _frame(_INTRODUCTION, REGISTRY.encode(self._local), self._sealer)
+
+    def _check_datacenter(self, peer: Introduction) -> None:
+        """Raise unless managers and workers are of one datacenter: it is part of their tier."""
+        local = self._local
+        is_tier = {local.role, peer.role} <= DATACENTER_ROLES
+        if is_tier and peer.datacenter != local.datacenter:
+            raise PeerProtocolError(
+                f"wrong datacenter: the {self._them}, {peer.role} {peer.node_id}, is of "
+                f"'{peer.datacenter}', the {self._us}, {local.role} {local.node_id}, of "
+                f"'{local.datacenter}'",
+                RefusalReason.DATACENTER,
+                hint="start both with the same --datacenter, or give seeds of its own datacenter",
+            )
 
     def _open(self, frame: Frame) -> bytes:
         """Open the introduction. The acceptor tries each of its secrets; the dialer uses one."""
@@ -282,12 +297,13 @@ def _decode(struct: type[Struct], body: bytes) -> Any:
 def _check_fields(peer: Introduction) -> None:
     """Raise if a field of the introduction, which is kept while connected, is out of bounds."""
     names = (peer.cluster, peer.environment, peer.node_id, peer.datacenter or "none")
-    bounded = (peer.version, *peer.capabilities)
+    bounded = (peer.version, peer.key, *peer.capabilities)
     if (
         not all(is_name(name) for name in names)
         or not 0 <= peer.incarnation <= _U64_MAX
         or len(peer.capabilities) > CAPABILITIES_MAX
         or any(len(text) > _VERSION_CHARS_MAX for text in bounded)
+        or len(peer.address) > _ADDRESS_CHARS_MAX
     ):
         raise PeerProtocolError(
             "an introduction with a name, number or list out of bounds", RefusalReason.MALFORMED

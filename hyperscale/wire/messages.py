@@ -33,6 +33,11 @@ class Introduction(Struct, frozen=True):
     version: str
     capabilities: list[str] = []
     datacenter: str = ""
+    key: str = ""
+    """Fingerprint of the key in the node's data directory; empty for clients. It tells two nodes of
+    one name apart; the secret or the certificate authenticates them."""
+    address: str = ""
+    """Where others reach the node; empty if it accepts no connections."""
 
 
 @message(kind=3, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=EVERYONE)

@@ -19,6 +19,8 @@ class Role(StrEnum):
 
 NODES = frozenset({Role.GATE, Role.MANAGER, Role.WORKER})
 """The roles of cluster members; clients and operators are external."""
+DATACENTER_ROLES = frozenset({Role.MANAGER, Role.WORKER})
+"""The roles of nodes that belong to one datacenter."""
 EVERYONE = frozenset(Role)
 
 # Clients do not listen today: gates and managers reach them over connections that the clients

@@ -44,6 +44,8 @@ DOUBLE_DIAL_S = 10.0
 LEAVE_GRACE_S = 5.0
 ABANDON_GRACE_S = 2.0
 
+NAME_HINT = "give this node another --node-id, or stop the other one first"
+
 # A refused connect is different: no process listens there.
 _CUT_OFF = (ConnectionLostError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
 
@@ -51,7 +53,7 @@ _log = logging.getLogger("hyperscale.wire")
 
 
 class ConnectionHooks(Struct, frozen=True):
-    """Callbacks of a node for changes of its connections. None of them may raise."""
+    """Callbacks of a node for its connections. Only `claimed` may raise."""
 
     connected: Callable[[Connection], None] = lambda _: None
     disconnected: Callable[[Introduction, str], None] = lambda _peer, _why: None
@@ -59,6 +61,10 @@ class ConnectionHooks(Struct, frozen=True):
         lambda _host, _port, _node_id, _error: None
     )
     """Host, port, the node last known there, and the error of the dial."""
+    claimed: Callable[[Introduction], None] = lambda _: None
+    """A peer introduced itself; raise `PeerProtocolError` if another node has its name."""
+    rejected: Callable[[PeerRefusedError], None] = lambda _: None
+    """A peer refused this node."""
 
 
 class _ServerTasks:
@@ -211,8 +217,17 @@ class PeerServer:
         """Raise `PeerProtocolError` for a peer this node does not accept."""
         if self._is_closing:
             raise PeerProtocolError("this node is stopping", RefusalReason.CROWDED)
-        if peer.node_id == self.local.node_id:
-            raise PeerProtocolError(f"'{peer.node_id}' is this node's own id", RefusalReason.LOOPED)
+        local = self.local
+        if peer.node_id == local.node_id:
+            if (peer.incarnation, peer.key) == (local.incarnation, local.key):
+                text = f"'{peer.node_id}' is this node itself"
+                raise PeerProtocolError(text, RefusalReason.LOOPED)
+            raise PeerProtocolError(
+                f"the name '{peer.node_id}' is taken by this {local.role} at {local.address}",
+                RefusalReason.NAMESAKE,
+                hint=NAME_HINT,
+            )
+        self.hooks.claimed(peer)
         known = self._connections.get(peer.node_id)
         if known is not None and known.peer.incarnation > peer.incarnation:
             raise PeerProtocolError(
@@ -260,6 +275,7 @@ class PeerServer:
         """Count a breach of the protocol by the peer at `host`, or its refusal of this node."""
         if isinstance(error, PeerRefusedError):
             self.refusals.rejections[error.reason] += 1
+            self.hooks.rejected(error)
         else:
             self.refusals.add(host, error, now_s=asyncio.get_running_loop().time())
 

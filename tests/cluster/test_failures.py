@@ -144,3 +144,26 @@ async def test_an_unfit_worker_gets_no_part_and_recovers_by_itself(cluster: Clus
     assert f"{sick} gets no work" in told.stderr
     resource.prlimit(cluster.node(sick).pid, resource.RLIMIT_NOFILE, usual)
     cluster.wait_ready()
+
+
+@on_loop
+async def test_second_nodes_of_living_names_leave_a_running_job_undisturbed(
+    cluster: Cluster,
+) -> None:
+    async with cluster.client() as client:
+        job = await client.submit_job(cluster.paced(vus=6, duration="6s"))
+        await running(client, cluster, job, 100)
+        for name in ("worker-1", leader_of(cluster, job)):
+            argv = cluster.node(name).argv
+            words = argv[argv.index(name.partition("-")[0]) :]
+            for flag, value in (("--port", "0"), ("--http-port", "0")):
+                words[words.index(flag) + 1] = value
+            words[words.index("--data-dir") + 1] = str(cluster.directory / f"second-{name}")
+            second = await asyncio.to_thread(cluster.run, *words)
+            assert second.returncode == 3, second.stderr
+            assert f"the name '{name}' is taken" in second.stderr
+        final = await client.wait_for_completion(job)
+    assert (final.status, final.exit_code) == ("completed", 0)
+    assert_exact(cluster, final.result)
+    assert (final.result.segments, final.result.gaps) == ([], [])
+    assert not any(map(why_not_ready, cluster.file.nodes))

@@ -294,6 +294,7 @@ async def stand_in_leader(
         node_id=name,
         incarnation=incarnation_now() + next(_incarnations),
         version="1",
+        datacenter="default",
     )
     async with PeerServer(local, Security(), handlers) as server:
         yield StandInLeader(server, handlers, {} if blobs is None else blobs)

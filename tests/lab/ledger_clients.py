@@ -64,6 +64,7 @@ class Forwarder:
             node_id=f"forwarder-{secrets.token_hex(4)}",
             incarnation=incarnation_now(),
             version=VERSION,
+            datacenter="default",
         )
         self._server = PeerServer(local, Security())
         self._links: list[PeerLink] = []

@@ -218,6 +218,24 @@ def test_another_environment_is_refused_with_both() -> None:
     )
 
 
+def test_managers_and_workers_of_another_datacenter_are_refused_with_both() -> None:
+    refused(
+        side(is_dialer=True, role=Role.WORKER, datacenter="ams"),
+        side(is_dialer=False, datacenter="fra"),
+        RefusalReason.DATACENTER,
+        "'ams'",
+        "'fra'",
+    )
+
+
+@pytest.mark.parametrize("role", [Role.CLIENT, Role.OPERATOR, Role.GATE])
+def test_roles_that_belong_to_no_datacenter_connect_to_any(role: Role) -> None:
+    agreed(
+        side(is_dialer=True, role=role, datacenter="ams"),
+        side(is_dialer=False, datacenter="fra"),
+    )
+
+
 def test_cluster_and_environment_are_checked_before_other_fields() -> None:
     acceptor = side(is_dialer=False, secret=None, cluster="theirs")
     hello = REGISTRY.encode(HandshakeHello(*PROTOCOL, security="none", salt=bytes(32)))
