@@ -18,6 +18,7 @@ from hyperscale.jobs.committed.state import JOB_MOVES, WORKFLOW_MOVES, WorkflowS
 from hyperscale.jobs.leader import attempts as leader_attempts
 from hyperscale.jobs.leader.worker_liveness import WORKER_MOVES, WorkerState
 from hyperscale.ledger.group_maintenance import UPKEEP_MOVES, UpkeepState
+from hyperscale.ledger.topology import NODE_MOVES, NodeState
 from hyperscale.runner.local_workflow import RUN_MOVES, WorkflowPhase
 
 DOCUMENTS = Path(__file__).parents[1] / "docs"
@@ -68,6 +69,7 @@ DIAGRAMS = {
     "executor": StateDiagram(EXECUTOR_MOVES, initial=(ExecutorPhase.GONE,)),
     "slot": StateDiagram(SLOT_MOVES, initial=(SlotPhase.PREPARED,)),
     "local-workflow": StateDiagram(RUN_MOVES, initial=(WorkflowPhase.WAITING,)),
+    "manager-in-ledger": StateDiagram(NODE_MOVES, initial=(NodeState.PENDING, NodeState.ACTIVE)),
     "group-upkeep": StateDiagram(UPKEEP_MOVES, initial=(UpkeepState.IDLE,)),
 }
 

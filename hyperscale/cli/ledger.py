@@ -51,11 +51,12 @@ List the committed events of one job, or of all jobs, oldest first. Events are k
 ledger.history_days (30 days by default), also after a job has ended.
 """,
     "members": """\
-Managers join the ledger on their own and become voters of groups as needed. 'add' cancels the
-drain of a manager; 'remove' removes a manager for good; 'promote' makes a manager the leader of a
-group. To take a manager that is alive out of service, use 'hyperscale drain NODE'; 'remove --force'
-takes its votes away at once. 'remove' asks for confirmation on a terminal. A removed manager keeps
-running, is not ready and does no more work; with an empty data directory it joins as a new one.
+Managers join the ledger on their own and become voters of groups as needed. Where ledger.admit is
+"approve", a new manager waits until 'approve' lets it take part. 'add' cancels the drain of a
+manager; 'remove' removes a manager for good; 'promote' makes a manager the leader of a group. To
+take a manager that is alive out of service, use 'hyperscale drain NODE'; 'remove --force' takes its
+votes away at once. 'remove' asks for confirmation on a terminal. A removed manager keeps running,
+is not ready and does no more work; with an empty data directory it joins as a new one.
 """,
 }
 
@@ -72,7 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "at most N events (default: %(default)s)"
     add("--limit", metavar="N", type=int, default=1_000, help=about)
     add = actions.choices["members"].add_argument
-    add("change", metavar="add|remove|promote", choices=("add", "remove", "promote"))
+    changes = ("add", "approve", "remove", "promote")
+    add("change", metavar="|".join(changes), choices=changes)
     add("node", metavar="NODE", help="node id of a manager")
     about = "promote: the group to lead (default: %(default)s, the management group)"
     add("--group", metavar="G", type=int, default=0, help=about)
@@ -274,7 +276,7 @@ _ACTIONS = {
     "status": (_status, "show the groups of this node: role, term, commit, applied, voters"),
     "groups": (_groups, "show all nodes and groups of the ledger, and the key slots of each group"),
     "history": (_history, "list the committed events of a job, or of all jobs"),
-    "members": (_change, "add, remove or promote a manager"),
+    "members": (_change, "add, approve, remove or promote a manager"),
     "snapshot": (_snapshot, "take snapshots on this node and compact its logs"),
     "verify": (_verify, "compare the state of all replicas by hash"),
 }

@@ -132,6 +132,7 @@ class MembershipSection(_Section, frozen=True, kw_only=True):
 
 class LedgerSection(_Section, frozen=True, kw_only=True):
     founders: Annotated[int, Meta(ge=0, le=99)] = 0
+    admit: Literal["auto", "approve"] = "auto"
     snapshot_entries: Annotated[int, Meta(ge=100, le=10_000_000)] = 10_000
     trailing_entries: Annotated[int, Meta(ge=10, le=1_000_000)] = 1_000
     history_days: Annotated[float, Meta(gt=0, le=3650)] = 30.0
@@ -255,6 +256,8 @@ _MEANINGS = {
     "membership.leave_s": "how long a leaving node announces that it leaves",
     "ledger.founders": "number of managers that found a new ledger together; 0: a manager without "
     "seeds founds one alone, a manager with seeds joins an existing one",
+    "ledger.admit": "auto: a new manager takes part at once; approve: it waits for 'hyperscale "
+    "ledger members approve' (managers; the same on all of them)",
     "ledger.snapshot_entries": "log entries between snapshots",
     "ledger.trailing_entries": "log entries kept before a snapshot, for followers that lag",
     "ledger.history_days": "days to keep the history of jobs",

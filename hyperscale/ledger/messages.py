@@ -125,8 +125,11 @@ class RequestJoin(Struct, frozen=True):
 
 @message(kind=311, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MEMBERS)
 class RequestJoinReply(Struct, frozen=True):
+    """`number` is 0 if the node cannot join now; `scope` is the first part of all job ids."""
+
     ledger: str
     number: int
+    scope: str = ""
 
 
 @message(kind=312, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_MEMBERS)

@@ -20,9 +20,18 @@ NO_GROUP = 0
 
 
 class NodeState(StrEnum):
+    PENDING = "pending"  # follows group 0 and votes nowhere until an operator approves it
     ACTIVE = "active"
     DRAINING = "draining"  # votes until other nodes have taken over its votes
     GONE = "gone"  # its number is never used again
+
+
+NODE_MOVES: dict[NodeState, frozenset[NodeState]] = {
+    NodeState.PENDING: frozenset({NodeState.ACTIVE, NodeState.GONE}),
+    NodeState.ACTIVE: frozenset({NodeState.DRAINING, NodeState.GONE}),
+    NodeState.DRAINING: frozenset({NodeState.ACTIVE, NodeState.GONE}),
+    NodeState.GONE: frozenset(),
+}
 
 
 class GroupState(StrEnum):
@@ -37,6 +46,8 @@ class NodeRecord(Struct, kw_only=True):
     name: str
     domain: str
     state: NodeState = NodeState.ACTIVE
+    key: str = ""
+    """Fingerprint of the key in the node's data directory."""
 
 
 class GroupRecord(Struct, kw_only=True):
@@ -66,9 +77,11 @@ class GroupRecord(Struct, kw_only=True):
 
 
 class Founded(Struct, frozen=True, tag="founded"):
-    """The first decision: how many nodes have to join before groups are created."""
+    """The first decision: how many nodes have to join before groups are created, and the scope of
+    the tier's job ids (the name of its datacenter)."""
 
     awaited: int
+    scope: str = ""
 
 
 class NodeJoined(Struct, frozen=True, tag="node_joined"):
@@ -78,6 +91,9 @@ class NodeJoined(Struct, frozen=True, tag="node_joined"):
     name: str
     domain: str
     nonce: str = ""
+    key: str = ""
+    is_approved: bool = True
+    """False: the node is pending until an operator approves it, unless it is a founder."""
 
 
 class NodeStateChanged(Struct, frozen=True, tag="node_state_changed"):
@@ -170,6 +186,8 @@ class Topology(Struct):
 
     awaited: int = 1
     """How many nodes have to join before groups are created."""
+    scope: str = ""
+    """The first part of every job id of this tier."""
     nodes: dict[int, NodeRecord] = {}
     groups: dict[int, GroupRecord] = {}
     """All groups, with the destroyed ones, which name their heirs."""
@@ -243,7 +261,7 @@ class Topology(Struct):
         reply = DecisionReply()
         match decision:
             case Founded():
-                self.awaited = decision.awaited
+                self.awaited, self.scope = decision.awaited, decision.scope
             case NodeJoined():
                 reply = self._joined(decision)
             case NodeStateChanged():
@@ -266,9 +284,17 @@ class Topology(Struct):
             return DecisionReply(self.nonces[joined.nonce])  # a repeated request
         if (former := self.number_of(joined.name)) is not None:
             self.nodes[former].state = NodeState.GONE
+        members = sum(node.state is not NodeState.GONE for node in self.nodes.values())
+        is_founder = members < self.awaited and not self.groups
         number = self.next_node
         self.next_node += 1
-        self.nodes[number] = NodeRecord(number=number, name=joined.name, domain=joined.domain)
+        self.nodes[number] = NodeRecord(
+            number=number,
+            name=joined.name,
+            domain=joined.domain,
+            state=NodeState.ACTIVE if joined.is_approved or is_founder else NodeState.PENDING,
+            key=joined.key,
+        )
         if joined.nonce:
             self.nonces[joined.nonce] = number
         return DecisionReply(number)
@@ -277,8 +303,10 @@ class Topology(Struct):
         node = self.nodes.get(number)
         if node is None:
             return _refuse(f"the ledger has no node {number}")
-        if node.state is NodeState.GONE and mark is not NodeState.GONE:
-            return _refuse(f"node {node.name} was removed; it can join as a new node")
+        if mark is not node.state and mark not in NODE_MOVES[node.state]:
+            if node.state is NodeState.GONE:
+                return _refuse(f"node {node.name} was removed; it can join as a new node")
+            return _refuse(f"node {node.name} is {node.state} and cannot become {mark}")
         node.state = mark
         return DecisionReply(number)
 

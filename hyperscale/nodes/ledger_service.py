@@ -36,7 +36,7 @@ from hyperscale.nodes.messages import AnnouncedLoad, metadata_of
 from hyperscale.telemetry.metrics import Family
 from hyperscale.wire.handlers import Handlers
 
-LAYOUT_VERSION: Final = 3
+LAYOUT_VERSION: Final = 4
 """Of what a data directory holds: records, snapshots and history rows. Raise it by one whenever
 this version could misread what an earlier one wrote."""
 _LAYOUT = "layout"
@@ -67,6 +67,14 @@ class LedgerService(NodeService):
         self._member = member
         self._store = open_store(directory / "ledger")
         self._identity = LedgerIdentity(self._store)
+        if self._identity.ledger and self._identity.scope != config.node.datacenter:
+            self._store.close()
+            raise InputError(
+                f"{directory} belongs to the ledger of datacenter '{self._identity.scope}', and "
+                f"this node is of '{config.node.datacenter}'",
+                hint=f"start it with --datacenter {self._identity.scope}, or give another "
+                "--data-dir",
+            )
         self._open_ledger: OpenLedger | None = None
         self._maintenance: MaintenanceDriver | None = None
         self._is_gone_logged = False
@@ -78,8 +86,11 @@ class LedgerService(NodeService):
             self._identity,
             self.peers,
             name=member.node_id,
+            key=member.server.local.key,
             domain=config.node.failure_domain or member.node_id,
+            scope=config.node.datacenter,
             founders=config.ledger.founders or (0 if seeds else 1),
+            approves=config.ledger.admit == "approve",
             ledger=lambda: self.ledger,
         )
         self._join.answer(handlers)
@@ -119,7 +130,7 @@ class LedgerService(NodeService):
         core = LedgerCore(
             self._identity.number,
             self._store,
-            make_machine=lambda group: JobMachine(config.node.datacenter, group),
+            make_machine=lambda group: JobMachine(self._identity.scope, group),
             seed=secrets.randbits(63),
             limits=LedgerLimits(
                 snapshot_entries=config.ledger.snapshot_entries,
@@ -202,6 +213,8 @@ class LedgerService(NodeService):
         own = ledger.topology.nodes.get(self._identity.number)
         if own is not None and own.state is NodeState.GONE:
             return ("was removed from its ledger",)
+        if own is not None and own.state is NodeState.PENDING:
+            return (f"waits for approval: hyperscale ledger members approve {own.name}",)
         if not any(ledger.topology.owners):
             return ("its ledger has no groups yet",)
         heard_s = self._hear_leader()

@@ -50,6 +50,7 @@ class LedgerIdentity:
         meta = {key: value.decode() for key, value in store.meta()}
         self.ledger = meta.get("ledger", "")
         self.number = int(meta.get("number", "0"))
+        self.scope = meta.get("scope", "")
         self.pledged = meta.get("pledged", "")
         self._nonce = meta.get("nonce", "")
         self._store = store
@@ -67,9 +68,9 @@ class LedgerIdentity:
         self.pledged = to
         await self._put(pledged=to)
 
-    async def set_ledger(self, ledger: str, number: int) -> None:
-        await self._put(number=str(number), ledger=ledger)
-        self.ledger, self.number = ledger, number
+    async def set_ledger(self, ledger: str, number: int, scope: str) -> None:
+        await self._put(scope=scope, number=str(number), ledger=ledger)
+        self.ledger, self.number, self.scope = ledger, number, scope
 
     async def _put(self, **values: str) -> None:
         tickets = [self._store.put_meta(key, value.encode()) for key, value in values.items()]
@@ -86,15 +87,23 @@ class LedgerJoin:
         peers: TierPeers,
         *,
         name: str,
+        key: str,
         domain: str,
+        scope: str,
         founders: int,
+        approves: bool,
         ledger: Callable[[], Ledger | None],
     ) -> None:
+        """`scope` is that of a ledger this node founds; with `approves`, nodes that join through
+        this one wait until an operator approves them."""
         self._identity = identity
         self._peers = peers
         self._name = name
+        self._key = key
         self._domain = domain
+        self._scope = scope
         self._founders = founders
+        self._approves = approves
         self._ledger = ledger
         self._is_founding = False
 
@@ -120,9 +129,15 @@ class LedgerJoin:
         ledger = self._ledger()
         if ledger is None:
             return RequestJoinReply("", 0)
-        joined = NodeJoined(call.peer.node_id, request.domain, request.nonce)
+        joined = NodeJoined(
+            name=call.peer.node_id,
+            domain=request.domain,
+            nonce=request.nonce,
+            key=call.peer.key,
+            is_approved=not self._approves,
+        )
         reply = await ledger.decide(joined)
-        return RequestJoinReply(ledger.driver.id, reply.number)
+        return RequestJoinReply(ledger.driver.id, reply.number, ledger.topology.scope)
 
     # -- searching ------------------------------------------------------------------------
 
@@ -145,8 +160,8 @@ class LedgerJoin:
         if self._identity.number != _FOUNDER:
             return LedgerOpened()
         topology = Topology()
-        topology.decide(Founded(self._founders))
-        topology.decide(NodeJoined(self._name, self._domain))
+        topology.decide(Founded(self._founders, self._scope))
+        topology.decide(NodeJoined(self._name, self._domain, key=self._key))
         return LedgerOpened(topology)
 
     async def _call(
@@ -169,7 +184,7 @@ class LedgerJoin:
         if reply is None or not reply.number:
             _log.info("ledger.not_joined", extra={"peer": name})
             return False
-        await self._identity.set_ledger(reply.ledger, reply.number)
+        await self._identity.set_ledger(reply.ledger, reply.number, reply.scope)
         _log.info("ledger.joined", extra={"ledger": reply.ledger, "number": reply.number})
         return True
 
@@ -194,7 +209,7 @@ class LedgerJoin:
             if given < others:
                 return False
             await own.pledge(self._name)
-            await own.set_ledger(secrets.token_hex(8), _FOUNDER)
+            await own.set_ledger(secrets.token_hex(8), _FOUNDER, self._scope)
         finally:
             self._is_founding = False
         _log.info("ledger.founded", extra={"ledger": own.ledger})

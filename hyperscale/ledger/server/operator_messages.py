@@ -109,6 +109,8 @@ class MemberChange(StrEnum):
 
     ADD = "add"
     """Cancel the drain of a node."""
+    APPROVE = "approve"
+    """Let a node take part that waits for approval."""
     DRAIN = "drain"
     """Give the votes and leaderships of a node to other nodes."""
     REMOVE = "remove"

@@ -40,6 +40,7 @@ from hyperscale.ledger.server.peer_requests import OpenLedger
 from hyperscale.ledger.topology import (
     Decision,
     LeaderWanted,
+    NodeRecord,
     NodeState,
     NodeStateChanged,
 )
@@ -195,17 +196,14 @@ class OperatorRequests:
                 )
             return ChangeMemberReply(refused=f"{name} is not a node of the ledger", hint=hint)
         match asked.change:
-            case MemberChange.ADD:
-                if nodes[number].state is NodeState.ACTIVE:
-                    return ChangeMemberReply(done=f"{name} is active already")
-                decision: Decision = NodeStateChanged(number, NodeState.ACTIVE)
-                done = f"{name} is active again"
+            case MemberChange.ADD | MemberChange.APPROVE:
+                return await _activate(ledger, nodes[number], asked.change)
             case MemberChange.DRAIN:
                 return await drain(ledger, number, name, is_forced=asked.is_forced)
             case MemberChange.REMOVE:
                 if (refusal := _removal_refused(ledger, number, asked)) is not None:
                     return refusal
-                decision = NodeStateChanged(number, NodeState.GONE)
+                decision: Decision = NodeStateChanged(number, NodeState.GONE)
                 done = f"{name} is removed; it can join again as a new node"
             case MemberChange.PROMOTE:
                 if asked.group <= MANAGEMENT:
@@ -339,6 +337,21 @@ async def _are_fresh(ledger: Ledger, groups: Iterable[int]) -> bool:
             raise
         return False
     return True
+
+
+async def _activate(ledger: Ledger, node: NodeRecord, change: MemberChange) -> ChangeMemberReply:
+    """Approve a pending node, or cancel the drain of a draining one."""
+    if node.state is NodeState.ACTIVE:
+        return ChangeMemberReply(done=f"{node.name} is active already")
+    is_pending = node.state is NodeState.PENDING
+    if is_pending is not (change is MemberChange.APPROVE):
+        verb, state = ("approve", "waits for approval") if is_pending else ("add", "drains")
+        return ChangeMemberReply(
+            refused=f"{node.name} {state}",
+            hint=f"'hyperscale ledger members {verb} {node.name}' makes it active",
+        )
+    done = f"{node.name} is approved" if is_pending else f"{node.name} is active again"
+    return await _decided(ledger, NodeStateChanged(node.number, NodeState.ACTIVE), done)
 
 
 def _removal_refused(ledger: Ledger, number: int, asked: ChangeMember) -> ChangeMemberReply | None:

@@ -22,7 +22,15 @@ def test_nodes_that_ask_at_once_get_one_pledge_and_it_is_durable(tmp_path: Path)
     identity = LedgerIdentity(store)
     handlers = HandlersByType()
     join = LedgerJoin(
-        identity, SimpleNamespace(), name="m9", domain="m9", founders=3, ledger=lambda: None
+        identity,
+        SimpleNamespace(),
+        name="m9",
+        key="",
+        domain="m9",
+        scope="dc1",
+        founders=3,
+        approves=False,
+        ledger=lambda: None,
     )
     join.answer(handlers)
 
