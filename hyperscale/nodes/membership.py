@@ -240,8 +240,8 @@ class MembershipDriver:
             return
         if verdict is NameVerdict.UNCERTAIN:
             raise PeerProtocolError(
-                f"the name '{peer.node_id}' belongs to a {holder.role} at {holder.address}, which "
-                "does not answer but is not known to be dead yet",
+                f"the name '{peer.node_id}' belongs to a {holder.role} at {holder.address}; "
+                "whether it is alive is being found out",
                 RefusalReason.NAME_UNCERTAIN,
             )
         raise PeerProtocolError(

@@ -249,30 +249,24 @@ def test_a_node_found_at_the_address_of_another_proves_the_other_gone(
     run(work)
 
 
-def test_the_earlier_of_two_processes_with_one_name_is_stopped_with_a_reason(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The later process wins: it may be the same node after a restart."""
-
-    def told() -> list[str]:
-        events = [r for r in caplog.records if r.msg == "discovery.warned"]
-        return [str(vars(event)["detail"]) for event in events]
-
+def test_the_later_of_two_living_processes_with_one_name_ends_with_a_reason() -> None:
     async def work() -> None:
         home = manager()
         await home.start()
-        discovery = {"seeds": [home.address], "retry_most_s": 0.5}
-        hasty = {"suspicion_min_s": 1.0, "suspicion_max_s": 2.5}
-        seeds = {"discovery": discovery, "membership": hasty}
+        seeds = {"discovery": {"seeds": [home.address], "retry_most_s": 0.5}}
         # As on two machines: each has its own data directory.
-        twins = [
+        first, second = [
             manager(**seeds, node={"id": "twin", "data_dir": directory})
             for directory in ("here", "there")
         ]
-        for twin in twins:
-            await twin.start()
-        await until_async(lambda: any("twin has incarnation" in text for text in told()))
-        for node in (*twins, home):
-            await node.graceful_shutdown()
+        await first.start()
+        await until_async(lambda: home.member.driver.core.state_of("twin") is MemberState.ALIVE)
+        await second.start()
+        await until_async(lambda: second.has_ended)
+        with pytest.raises(RunError, match=f"taken by a living manager at {first.address}"):
+            await second.graceful_shutdown()
+        assert home.member.driver.core.state_of("twin") is MemberState.ALIVE
+        await first.graceful_shutdown()
+        await home.graceful_shutdown()
 
     run(work)
