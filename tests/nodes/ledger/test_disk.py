@@ -171,7 +171,8 @@ def test_a_founder_that_crashed_before_it_stored_group_0_founds_the_same_ledger(
     directory = cluster.directory / "hyperscale-data" / "m0" / "ledger"
     directory.parent.mkdir(parents=True)
     store = open_store(directory)
-    for key, value in (("pledged", "m0"), ("number", "1"), ("ledger", "abc")):
+    stored = {"pledged": "m0", "scope": "default", "number": "1", "ledger": "abc"}
+    for key, value in stored.items():
         store.put_meta(key, value.encode())
     store.close()
     del store  # releases the data directory
