@@ -41,8 +41,8 @@ class Recorder:
     """Counts and histograms of the steps of one workflow on one executor."""
 
     def __init__(self, steps: int) -> None: ...
-    def begin(self) -> None:
-        """Set second 0 of the series to now."""
+    def begin(self, warmup_s: float = 0.0) -> None:
+        """Set second 0 of the series to now; what begins within the warm-up is not counted."""
     def record(
         self,
         step: int,
@@ -53,6 +53,7 @@ class Recorder:
         *,
         message: str | None = None,
         trace: str = "",
+        service_ns: int | None = None,
     ) -> None:
         """Count a finished call. `message` and `trace` say why it failed; calls that failed with
         the same message, numbers and ids aside, are counted together."""
@@ -60,6 +61,19 @@ class Recorder:
         """Set the values that no message and no sample of a failure may show."""
     def record_exchange(self, step: int, exchange: Exchange, accepted: bool) -> bool:
         """Count an HTTP exchange; `accepted`: a status of 400 or more is ok. Return True if ok."""
+    def record_exchange_since(
+        self, step: int, exchange: Exchange, accepted: bool, due_ns: int
+    ) -> bool:
+        """Count an HTTP exchange whose latency counts from when it was due."""
+    def end_iteration(self, began_ns: int) -> bool:
+        """Count an iteration that ends now. False if it belongs to the warm-up."""
+    def add_arrival(self, due_ns: int) -> None:
+        """Count an arrival that begins now."""
+    def add_dropped(self, due_ns: int, count: int = 1) -> None:
+        """Count arrivals that were due and did not begin."""
+    @property
+    def ended_iterations(self) -> int:
+        """Iterations that ended, those of the warm-up included."""
     def add_none(self, step: int) -> None:
         """Count a call that returned None, as its step may."""
     def add_cut(self, step: int, count: int = 1) -> None: ...
@@ -77,7 +91,6 @@ class Recorder:
         sequence: int,
         elapsed_s: float,
         vus: int = 0,
-        iterations: int = 0,
         histograms: bool = False,
         series_from: int = 0,
         offset_s: int = 0,
@@ -407,6 +420,8 @@ class ReportMerge:
     def headline_latency(self) -> Histogram: ...
     def cut(self, step: str) -> Histogram:
         """How long the requests of the step that were cut had taken."""
+    def service(self, step: str) -> Histogram:
+        """Latencies from the send, where others count from when a call was due."""
     def phases(self, step: str) -> dict[str, Histogram]:
         """By phase, only those that happened. Decoded on every call: for results, not views."""
     @property
@@ -603,6 +618,30 @@ class Program:
         shared_max: int = 128,
     ) -> None: ...
     def pin(self, template: Template, addresses: list[str]) -> None: ...
+    def pace(
+        self,
+        *,
+        offset_s: float = 0.0,
+        interval_s: float | None = None,
+        phases_s: list[float] = ...,
+        think_s: tuple[float, float] | None = None,
+        seed: int = 0,
+        changes: list[tuple[float, int]] = ...,
+        iterations_per_vu: int | None = None,
+    ) -> None:
+        """Paces the users from now on; `offset_s` is how far into its shape the workflow is."""
+    def pace_arrivals(
+        self,
+        stages: list[tuple[float, float]],
+        slots: int,
+        slot: int,
+        *,
+        offset_s: float = 0.0,
+        missed_from_s: float | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """Begins iterations as arrivals are due. `offset_s` is how far into its shape the workflow
+        is, and arrivals due from `missed_from_s` up to then are dropped."""
     def run(self, slice_s: float) -> bool:
         """Runs up to `slice_s` with the interpreter released; False once all have stopped."""
     def stop_in(self, in_s: float) -> None:
@@ -613,8 +652,17 @@ class Program:
         """Drops what is under way and counts it as cut."""
     @property
     def active(self) -> int: ...
-    @property
-    def iterations(self) -> int: ...
+
+def arrival_times(
+    stages: list[tuple[float, float]],
+    slots: int,
+    slot: int,
+    *,
+    seed: int | None = None,
+    from_s: float = 0.0,
+    count: int = 1000,
+) -> list[float]:
+    """The first times at which arrivals of a slot are due, from `from_s` on."""
 
 def resolve(host: str, port: int) -> list[str]:
     """Every address of a host as "ip:port". Raises OSError when it has none."""

@@ -30,6 +30,7 @@ CLASS_LINES_PENDING: set[str] = set()
 
 ATTRIBUTES_MAX = 15
 WIDER_CLASSES = {  # class -> reason
+    "Workflow": "the settings of a test",
     "DiscoveryConfig": "configuration",
     "MembershipConfig": "configuration",
     "PreparePart": "a message",

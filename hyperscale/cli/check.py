@@ -79,7 +79,12 @@ def _brief(plan: Plan) -> Plan:
                 workflow,
                 vus=users[workflow.name],
                 iterations=users[workflow.name],
+                iterations_per_vu=None,
                 interval_s=None,
+                think_s=None,
+                stages=(),
+                is_open=False,
+                warmup_s=0.0,
                 thresholds=(),
             )
             for workflow in plan.workflows

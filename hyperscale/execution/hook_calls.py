@@ -25,6 +25,8 @@ _CHANGEABLE = (dict, list, set, bytearray)
 
 RAISED = -1
 """The place in the results of an iteration that is true once the test's own code has raised."""
+DUE = -2
+"""The place, in an open workflow, that has when the iteration was due, in nanoseconds."""
 
 
 class HookCall:
@@ -163,7 +165,7 @@ def is_once(blueprint: Blueprint) -> bool:
     A workflow without test steps prepares or cleans up, so it does not loop for its duration
     unless `iterations` says how often.
     """
-    return not blueprint.plan.is_test and blueprint.plan.iterations is None
+    return not blueprint.plan.is_test and not blueprint.plan.is_counted
 
 
 def _bits(index: Mapping[str, int], names: Iterable[str]) -> int:

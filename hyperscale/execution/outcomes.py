@@ -2,12 +2,13 @@
 
 import inspect
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any
 
-from hyperscale._native import Recorder
+from hyperscale._native import Exchange, Recorder
 from hyperscale.clients import RequestError
 from hyperscale.errors import RunError
-from hyperscale.execution.hook_calls import RAISED, HookCall
+from hyperscale.execution.hook_calls import DUE, RAISED, HookCall
 from hyperscale.execution.user_errors import SeenError, UserErrorLog, failure
 from hyperscale.testing import CallResult, CustomResult
 from hyperscale.testing.parameters import masked
@@ -20,8 +21,9 @@ _RecordResult = Callable[[HookCall, Any, int, _Results], None]
 class StepOutcomes:
     """Records the outcomes of steps, setup and teardown hooks of a slot."""
 
-    def __init__(self, recorder: Recorder, faults: UserErrorLog) -> None:
+    def __init__(self, recorder: Recorder, faults: UserErrorLog, *, is_open: bool = False) -> None:
         self.recorder = recorder
+        self.is_open = is_open  # latencies of first steps count from when the iteration was due
         self.faults = faults
         self.first_fault: RunError | None = None
         self.raised = 0  # iterations in which the test's own code raised
@@ -41,7 +43,7 @@ class StepOutcomes:
     def fail(self, call: HookCall, error: BaseException, results: _Results = None) -> None:
         """Record a hook that raised."""
         if isinstance(error, RequestError):
-            self.recorder.record_exchange(call.index, error.exchange, False)
+            self._count_exchange(call, error.exchange, False, results)
         else:
             seen = self.note_raised(call.name, error, results)
             self.recorder.record(
@@ -65,17 +67,37 @@ class StepOutcomes:
             return self._record_custom
         return self._record_return
 
-    def _record_exchange(self, call: HookCall, result: Any, _took_ns: int, _: _Results) -> None:
+    def _due_ns(self, call: HookCall, results: _Results) -> int | None:
+        """Return when the call was due, if its latency counts from then."""
+        is_first = self.is_open and results is not None and not call.needs
+        return results[DUE] if is_first and results is not None else None
+
+    def _count_exchange(
+        self, call: HookCall, exchange: Exchange, accepted: bool, results: _Results
+    ) -> None:
+        due_ns = self._due_ns(call, results)
+        if due_ns is None:
+            self.recorder.record_exchange(call.index, exchange, accepted)
+        else:
+            self.recorder.record_exchange_since(call.index, exchange, accepted, due_ns)
+
+    def _record_exchange(self, call: HookCall, result: Any, _: int, results: _Results) -> None:
         accept = call.accept
         accepted = accept is not None and bool(accept(result.exchange.status))
-        self.recorder.record_exchange(call.index, result.exchange, accepted)
+        self._count_exchange(call, result.exchange, accepted, results)
 
     def _record_custom(
-        self, call: HookCall, result: CustomResult, took_ns: int, _: _Results
+        self, call: HookCall, result: CustomResult, took_ns: int, results: _Results
     ) -> None:
+        began_ns = perf_counter_ns() - took_ns
         is_ok, error, took_ns = outcome_of(result, took_ns)
         error = None if error is None else masked(error)
-        self.recorder.record(call.index, is_ok, latency_ns=took_ns, error=error)
+        latency_ns, service_ns = took_ns, None
+        if (due_ns := self._due_ns(call, results)) is not None:
+            latency_ns, service_ns = took_ns + max(0, began_ns - due_ns), took_ns
+        self.recorder.record(
+            call.index, is_ok, latency_ns=latency_ns, error=error, service_ns=service_ns
+        )
 
     def _record_return(self, call: HookCall, result: Any, _took_ns: int, results: _Results) -> None:
         if call.owes is not None:

@@ -81,6 +81,16 @@ class PrepareSlot(Struct, tag="prepare", frozen=True, kw_only=True):
         return self.plan.offset_s(self.elapsed_s)
 
     @property
+    def missed_from_s(self) -> float:
+        """From where on, up to `offset_s`, arrivals did not begin."""
+        return self.offset_s
+
+    @property
+    def warmup_s(self) -> float:
+        """How much of the warm-up the slot runs."""
+        return max(0.0, self.plan.warmup_s - self.offset_s)
+
+    @property
     def run_s(self) -> float:
         """How long the slot runs."""
         if self.role is SlotRole.TEAR_DOWN:

@@ -29,6 +29,7 @@ from hyperscale.execution.lifecycle_hooks import LifecycleHooks
 from hyperscale.execution.limits import CUT_S
 from hyperscale.execution.loop_holds import LoopHolds
 from hyperscale.execution.outcomes import StepOutcomes
+from hyperscale.execution.pacing import pacing_of
 from hyperscale.execution.protocol import (
     FRAME_BYTES_MAX,
     FrameError,
@@ -42,7 +43,7 @@ from hyperscale.execution.protocol import (
 )
 from hyperscale.execution.slot_reports import Send, SlotReports
 from hyperscale.execution.static import NativeCrew, compile_static
-from hyperscale.execution.tally import CheckTally, MetricTally
+from hyperscale.execution.tally import CheckTally, MetricTally, Tallies
 from hyperscale.execution.user_errors import (
     HOOK_ERRORS,
     UserErrorLog,
@@ -92,7 +93,7 @@ async def prepare_slot(
     design = _load_blueprint(assignment)
     recorder = Recorder(len(design.recorded))
     recorder.set_secrets(Mask(assignment.secrets.values()).forms)  # in samples of failures
-    outcomes = StepOutcomes(recorder, UserErrorLog(complain))
+    outcomes = StepOutcomes(recorder, UserErrorLog(complain), is_open=assignment.plan.is_open)
     trace = _tracer(design) if assignment.trace else None
     hub = ClientHub(assignment.plan, recorder, trace=trace)
     hooks: LifecycleHooks | None = None
@@ -237,9 +238,7 @@ def _make_crew(
     if iterations is None and plan.iterations is not None and has_load:
         iterations = share(plan.iterations, slots, slot)
     if assignment.static and not assignment.trace and has_load:
-        static = compile_static(
-            design, hub, vus=vus, iterations=iterations, duration_s=assignment.run_s
-        )
+        static = compile_static(design, hub, assignment, vus=vus, iterations=iterations)
         if static is not None:
             return static
     # A slot without users runs setup and teardown hooks all the same.
@@ -259,13 +258,24 @@ def _make_crew(
     return UserCrew(
         program,
         hooks.outcomes,
-        checks=[CheckTally(hook.name) for hook in design.checks],
-        metrics=[
-            MetricTally(hook.name, hook.metric_kind or MetricKind.COUNT) for hook in design.metrics
-        ],
+        tallies=Tallies(
+            [CheckTally(hook.name) for hook in design.checks],
+            [
+                MetricTally(hook.name, hook.metric_kind or MetricKind.COUNT)
+                for hook in design.metrics
+            ],
+        ),
         users=users,
-        interval_s=plan.interval_s,
+        pacing=pacing_of(
+            plan,
+            hooks.outcomes.recorder,
+            slots=slots,
+            slot=slot,
+            offset_s=assignment.offset_s,
+            missed_from_s=assignment.missed_from_s,
+        ),
         iterations=iterations,
+        warmup_s=assignment.warmup_s,
         is_once=is_once(design),
     )
 
@@ -381,7 +391,7 @@ class SlotRun:
     async def _run_users(self) -> None:
         crew = self._crew
         self._become(SlotPhase.RUNNING)
-        self._hooks.outcomes.recorder.begin()
+        self._hooks.outcomes.recorder.begin(self._assignment.warmup_s)
         deadline_s = self._reports.begin_load() + self._assignment.run_s
         holds = None
         if isinstance(crew, UserCrew):  # a native program runs no code of the user
@@ -482,7 +492,8 @@ class SlotRun:
         fault = self._hooks.outcomes.first_fault
         if not plan.is_test and fault is not None:
             return PartStatus.FAILED, RunError(f"{plan.name}.{fault.message}", hint=fault.hint)
-        if is_once(self._hooks.design) and self._crew.iterations < self._crew.size:
+        ended = self._hooks.outcomes.recorder.ended_iterations
+        if is_once(self._hooks.design) and ended < self._crew.size:
             limit = format_duration(plan.duration_s)
             late = RunError(f"{plan.name}: not done within its duration of {limit}")
             return PartStatus.FAILED, late

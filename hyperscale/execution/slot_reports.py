@@ -82,7 +82,6 @@ class SlotReports:
             sequence=self._sequence,
             elapsed_s=assignment.offset_s + elapsed_s,
             vus=crew.looping,
-            iterations=crew.iterations,
             raised=crew.raised,
             histograms=histograms,
             series_from=0 if whole_series else max(0, int(elapsed_s) - SERIES_S),

@@ -12,9 +12,13 @@ from hyperscale.clients import ClientHub
 from hyperscale.clients.hub import CompiledStep
 from hyperscale.errors import InputError
 from hyperscale.execution.lease import boottime_ns
+from hyperscale.execution.pacing import is_paced
+from hyperscale.execution.protocol import PrepareSlot
 from hyperscale.execution.tally import CheckTally, MetricTally
 from hyperscale.graph import Blueprint, Hook
 from hyperscale.graph.static_steps import FromParameter, StaticCall
+from hyperscale.plan import ArrivalKind
+from hyperscale.plan.shapes import slot_users
 
 # Between slices the event loop runs: reports, stops and leases wait for one slice at most.
 _SLICE_S = 0.02
@@ -23,12 +27,12 @@ _SLICE_S = 0.02
 class NativeCrew:
     """The virtual users of a native program."""
 
-    def __init__(self, program: NativeProgram, *, vus: int, duration_s: float) -> None:
+    def __init__(self, program: NativeProgram, assignment: PrepareSlot, *, vus: int) -> None:
         self._program: NativeProgram | None = program
-        self._iterations = 0
+        self._assignment = assignment
         self.size = vus
         self.raised = 0  # there is no code of the test's own
-        self._duration_s = duration_s
+        self._duration_s = assignment.run_s
         self._driver: asyncio.Task[None] | None = None
         self._is_cut = False
         self._is_halted = False
@@ -42,12 +46,9 @@ class NativeCrew:
         program = self._program
         return 0 if program is None or self._driver is None else program.active
 
-    @property
-    def iterations(self) -> int:
-        return self._iterations if self._program is None else self._program.iterations
-
     def start(self) -> None:
         if self._program is not None:
+            _pace(self._program, self._assignment, self.size)
             self._program.stop_in(self._duration_s)  # kept natively, to the instant
             work = self._drive(self._program)
             self._driver = asyncio.get_running_loop().create_task(work, name="program")
@@ -62,7 +63,6 @@ class NativeCrew:
 
     def close(self) -> None:
         """Drop the program, which closes the connections of its users."""
-        self._iterations = self.iterations
         self._program = self._driver = None
 
     def renew_lease(self, deadline_boottime_ns: int) -> None:
@@ -95,8 +95,38 @@ class NativeCrew:
         return self._is_cut or self._is_halted
 
 
+def _pace(program: NativeProgram, assignment: PrepareSlot, vus: int) -> None:
+    """Tell the program when its users begin their iterations, if they do not simply loop."""
+    plan, slots, slot = assignment.plan, assignment.slots, assignment.slot
+    if plan.is_open:
+        program.pace_arrivals(
+            [(stage.duration_s, stage.target) for stage in plan.stages],
+            slots,
+            slot,
+            offset_s=assignment.offset_s,
+            missed_from_s=assignment.missed_from_s,
+            seed=plan.seed if plan.arrivals is ArrivalKind.POISSON else None,
+        )
+    elif is_paced(plan):
+        interval_s, users = plan.interval_s, range(slot, slot + vus * slots, slots)
+        program.pace(
+            offset_s=assignment.offset_s,
+            interval_s=interval_s,
+            phases_s=[interval_s * user / plan.vus for user in users] if interval_s else [],
+            think_s=plan.think_s,
+            seed=plan.seed * 2**31 + slot,
+            changes=list(slot_users(plan.stages, slots, slot)),
+            iterations_per_vu=plan.iterations_per_vu,
+        )
+
+
 def compile_static(
-    design: Blueprint, hub: ClientHub, *, vus: int, iterations: int | None, duration_s: float
+    design: Blueprint,
+    hub: ClientHub,
+    assignment: PrepareSlot,
+    *,
+    vus: int,
+    iterations: int | None,
 ) -> NativeCrew | None:
     """Compile a static workflow for the native engine; None if it has to run in Python."""
     if design.why_not_static is not None:
@@ -119,7 +149,7 @@ def compile_static(
     except (InputError, AttributeError, TypeError, ValueError):
         # The call cannot be made. The Python loop makes it and shows the user where it fails.
         return None
-    return NativeCrew(hub.program(layers, vus, iterations), vus=vus, duration_s=duration_s)
+    return NativeCrew(hub.program(layers, vus, iterations), assignment, vus=vus)
 
 
 def _value(hook: Hook, argument: object) -> object:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 from hyperscale._native import CheckReport, Histogram, MetricReport
 from hyperscale.plan import MetricKind
@@ -85,6 +86,18 @@ class MetricTally:
                 self._spread.encode() if histograms and self._spread is not None else None
             ),
         )
+
+
+class Tallies(NamedTuple):
+    """The checks and metrics of a slot, in the order of their calls."""
+
+    checks: list[CheckTally]
+    metrics: list[MetricTally]
+
+    def blank(self) -> "Tallies":
+        """Return tallies of the same checks and metrics, with nothing counted."""
+        checks = [CheckTally(each.name) for each in self.checks]
+        return Tallies(checks, [MetricTally(each.name, each.kind) for each in self.metrics])
 
 
 def _is_finite(value: float) -> bool:

@@ -10,13 +10,14 @@ its later outcome does not count.
 
 import asyncio
 from asyncio import CancelledError
-from time import monotonic, perf_counter_ns
+from time import perf_counter_ns
 from typing import Any
 
 from hyperscale.clients.scope import current_step
-from hyperscale.execution.hook_calls import HookCall, StepProgram
+from hyperscale.execution.hook_calls import DUE, RAISED, HookCall, StepProgram
 from hyperscale.execution.outcomes import StepOutcomes
-from hyperscale.execution.tally import CheckTally, MetricTally
+from hyperscale.execution.pacing import OVER, Pacing
+from hyperscale.execution.tally import CheckTally, MetricTally, Tallies
 from hyperscale.execution.user_errors import describe_error
 from hyperscale.graph import Workflow
 from hyperscale.graph.workflow import remember, set_attribute
@@ -26,13 +27,12 @@ from hyperscale.testing import HTTPResponse
 class VirtualUser:
     """One user: its workflow instance and what it is doing."""
 
-    __slots__ = ("instance", "is_pausing", "remembers", "running", "siblings", "task")
+    __slots__ = ("instance", "remembers", "running", "siblings", "task")
 
     def __init__(self, instance: Workflow, *, remembers: bool) -> None:
         self.instance = instance
         self.remembers = remembers
         self.running = 0  # bits of the steps in flight
-        self.is_pausing = False
         self.siblings: list[asyncio.Task[bool]] = []  # steps of a layer beside its first
         self.task: asyncio.Task[None] | None = None
 
@@ -45,23 +45,23 @@ class UserCrew:
         program: StepProgram,
         outcomes: StepOutcomes,
         *,
-        checks: list[CheckTally],
-        metrics: list[MetricTally],
+        tallies: Tallies,
         users: list[VirtualUser],
-        interval_s: float | None = None,
+        pacing: Pacing | None = None,
         iterations: int | None = None,
+        warmup_s: float = 0.0,
         is_once: bool = False,
     ) -> None:
         self.program = program
         self.outcomes = outcomes
-        self.checks = checks
-        self.metrics = metrics
+        self.tallies = tallies
         self.users = users
-        self.interval_s = interval_s
+        self.pacing = pacing  # None: users loop without a pause
         self.remaining = iterations  # None: as many as the time allows
         self.is_once = is_once
-        self.iterations = 0
-        self.looping = 0
+        self.warmup_s = warmup_s
+        self.counted_from_ns = 0  # iterations that began before are the warm-up
+        self._alive = 0  # users whose loop has not ended
         self.is_stopping = False
         self.is_cut = False
         self.breakage: BaseException | None = None  # a bug in Hyperscale
@@ -74,7 +74,11 @@ class UserCrew:
         """Start a task for every user; they run from the next turn of the loop on."""
         loop = asyncio.get_running_loop()
         self._all_done = loop.create_future()
-        self.looping = len(self.users)
+        self._alive = len(self.users)
+        if self.warmup_s:
+            self.counted_from_ns = perf_counter_ns() + round(self.warmup_s * 1e9)
+        if self.pacing is not None:
+            self.pacing.start(self.users)
         for user in self.users:
             # One name for all: a name of its own would cost each user a string.
             user.task = loop.create_task(run_user(self, user), name="virtual user")
@@ -84,8 +88,21 @@ class UserCrew:
             self._all_done.set_result(None)
 
     @property
+    def checks(self) -> list[CheckTally]:
+        return self.tallies.checks
+
+    @property
+    def metrics(self) -> list[MetricTally]:
+        return self.tallies.metrics
+
+    @property
     def size(self) -> int:
         return len(self.users)
+
+    @property
+    def looping(self) -> int:
+        """Users that loop now, those that wait for their next iteration included."""
+        return self._alive if self.pacing is None else min(self._alive, self.pacing.looping)
 
     @property
     def raised(self) -> int:
@@ -100,9 +117,8 @@ class UserCrew:
     def stop(self) -> None:
         """Start no more steps; users that wait for their next iteration end."""
         self.is_stopping = True
-        for user in self.users:
-            if user.is_pausing and user.task is not None:
-                user.task.cancel()
+        if self.pacing is not None:
+            self.pacing.stop()
 
     def halt(self) -> None:
         """Start no more steps. Only sets a flag, so a signal handler may call it."""
@@ -116,7 +132,7 @@ class UserCrew:
 
     def cut(self) -> None:
         """Count every step in flight as cut and cancel it. May be called again."""
-        self.is_stopping = True
+        self.stop()
         self.is_cut = True
         add_cut = self.outcomes.recorder.add_cut
         for user in self.users:
@@ -136,8 +152,8 @@ class UserCrew:
                 self.breakage = self.breakage or RuntimeError("a virtual user was cancelled")
         elif (error := task.exception()) is not None:
             self.breakage = self.breakage or error
-        self.looping -= 1
-        if not self.looping and self._all_done is not None and not self._all_done.done():
+        self._alive -= 1
+        if not self._alive and self._all_done is not None and not self._all_done.done():
             self._all_done.set_result(None)
 
 
@@ -151,25 +167,35 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0912,
     size = program.size
     checks = program.checks
     metrics = program.metrics
-    interval_s = crew.interval_s
+    pacing = crew.pacing
+    is_open = crew.outcomes.is_open
     is_counted = crew.remaining is not None
+    counted_from_ns = crew.counted_from_ns
     record_exchange = crew.outcomes.recorder.record_exchange
+    end_iteration = crew.outcomes.recorder.end_iteration
     set_step = current_step.set
-    clock_s = monotonic
-    began_s = 0.0
+    due_ns = 0
     iteration = 0
     scope = None  # of the step that ran last: most workflows never change it
 
     while not crew.is_stopping:
+        if pacing is not None:
+            due_ns = await pacing.turn(user)
+            if due_ns == OVER:
+                return
         if is_counted:
             if not crew.remaining:
                 return
             crew.remaining -= 1
-        if interval_s is not None:
-            began_s = clock_s()
+        turn_ns = due_ns or perf_counter_ns()
         crew._last_turn = user
         results: list[Any] = [None] * size
         done = 0  # bits of the steps that returned
+        if is_open:
+            results.append(None)
+            results[DUE] = due_ns
+        if turn_ns < counted_from_ns:
+            results[RAISED] = True  # as if it had been noted: the warm-up is not counted
 
         for layer in layers:
             if crew.is_stopping:
@@ -210,27 +236,23 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0912,
             user.running = 0
             done |= call.bit
             results[call.index] = result
-            if type(result) is HTTPResponse and call.accept is None:
+            if type(result) is HTTPResponse and call.accept is None and not is_open:
                 record_exchange(call.index, result.exchange, False)
             else:
                 crew.outcomes.settle(call, result, perf_counter_ns() - began_ns, results)
             if user.remembers:
                 remember(instance, call.name, result)
         else:
-            crew.iterations += 1
+            end_iteration(turn_ns)
 
         if checks or metrics:
             scope = None
-            await _judge(crew, user, results, done)
+            # Checks and metrics of the warm-up run, too.
+            tallies = crew.tallies if turn_ns >= counted_from_ns else crew.tallies.blank()
+            await _judge(crew, user, results, done, tallies)
         if crew.is_once:
             return
-        if interval_s is not None:
-            user.is_pausing = True
-            try:
-                await asyncio.sleep(max(0.0, began_s + interval_s - clock_s()))
-            finally:
-                user.is_pausing = False
-        elif crew._last_turn is user:
+        if crew._last_turn is user:
             # No other user ran since, so the steps may not have awaited anything. Without this,
             # steps that never await would block the loop and its timers.
             await asyncio.sleep(0)
@@ -305,13 +327,15 @@ async def _run_call(crew: UserCrew, user: VirtualUser, call: HookCall, results: 
     return True
 
 
-async def _judge(crew: UserCrew, user: VirtualUser, results: list[Any], done: int) -> None:
+async def _judge(
+    crew: UserCrew, user: VirtualUser, results: list[Any], done: int, tallies: Tallies
+) -> None:
     """Run the checks and metrics of an iteration whose steps have all returned."""
     instance = user.instance
     for call in crew.program.checks:
         if done & call.needs != call.needs:
             continue
-        tally = crew.checks[call.index]
+        tally = tallies.checks[call.index]
         current_step.set(call.scope)
         try:
             verdict = call.function(instance, **call.arguments(instance, results))
@@ -333,7 +357,7 @@ async def _judge(crew: UserCrew, user: VirtualUser, results: list[Any], done: in
             value = call.function(instance, **call.arguments(instance, results))
             if call.is_async:
                 value = await value
-            crew.metrics[call.index].add(value)
+            tallies.metrics[call.index].add(value)
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - a step may raise anything

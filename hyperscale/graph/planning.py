@@ -224,6 +224,7 @@ def _parse_flag(workflow: WorkflowPlan, name: str, limit: str, *, where: str) ->
         where=where,
         steps=[step.name for step in workflow.steps if step.kind in RECORDED],
         metrics={metric.name: metric.kind for metric in workflow.metrics},
+        is_open=workflow.is_open,
     )
 
 

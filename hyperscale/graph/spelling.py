@@ -22,16 +22,16 @@ from hyperscale.graph.workflow import COMING_ATTRIBUTES, Workflow
 _OTHER_NAMES = {
     "vus": "users usercount numusers numberofusers virtualusers fixedcount concurrency batchsize",
     "duration": "runtime totaltime testduration maxduration durationseconds",
-    "interval": (
-        "thinktime think waittime wait minwait maxwait pause delay pacing constantpacing "
-        "batchinterval"
-    ),
+    "interval": "pacing constantpacing batchinterval",
+    "think": "thinktime waittime wait minwait maxwait pause delay sleep",
     "timeout": "requesttimeout connecttimeout connectiontimeout networktimeout httptimeout",
     "iterations": "maxiterations numiterations iterationcount loops repeat",
     "thresholds": "threshold limits slo slos sla slas",
     "connections": "noconnectionreuse resetconnections keepalive reuseconnections",
     "grace": "gracefulstop gracefulrampdown stoptimeout graceperiod",
     "rate": "rps requestspersecond arrivalrate targetrate throughput qps",
+    "max_vus": "maxusers preallocatedvus maxconcurrency",
+    "warmup": "warmuptime warmupduration",
     "stages": "spawnrate hatchrate rampup rampupduration ramp ramptime rampdown startvus",
 }
 _SETTING = {name: setting for setting, names in _OTHER_NAMES.items() for name in names.split()}
@@ -85,8 +85,8 @@ def _refuse_method(reading: Reading, name: str, plain: str) -> None:
         )
     if plain == "waittime":
         raise InputError(
-            f"{reading.at(name)}: not a setting; the setting is called 'interval'",
-            hint='write interval = "1s": iterations of a user start at least that far apart',
+            f"{reading.at(name)}: not a setting; the setting is called 'think'",
+            hint='write think = ("1s", "3s"): a user pauses that long between iterations',
         )
 
 
@@ -133,6 +133,8 @@ _HINTS = get_type_hints(Workflow)
 _TYPES: dict[str, tuple[type, ...]] = {
     # A pause may be a range; limits may be written as lists or texts elsewhere.
     "interval": (str, int, float, tuple, list),
+    "think": (str, int, float, tuple, list),
+    "rate": (str, int, float),
     "thresholds": (Mapping, list, tuple),
     "stages": (str, int, float, list, tuple),
     "tags": (str, Collection),

@@ -30,7 +30,6 @@ class NotStatic(Enum):
     # Of a workflow.
     NO_STEPS = "it has no steps"
     JUDGED = "it has checks or metrics, which run after every iteration"
-    PACED = "it has an interval between iterations"
     SET_UP = "it has setup hooks, or teardown hooks of users, whose cookies and connections count"
 
 

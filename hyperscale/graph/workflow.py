@@ -3,18 +3,18 @@
 An executor makes one instance per virtual user and attaches a client to it.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypeAlias, cast
 
-from hyperscale.plan import Connections, Priority
+from hyperscale.plan import ArrivalKind, Connections, Priority
 
 if TYPE_CHECKING:
     from hyperscale.clients import Client
 
 # Attributes of a later version: refused, never silently ignored.
-COMING_ATTRIBUTES = ("rate", "stages", "data", "weights", "on_isolation")
+COMING_ATTRIBUTES = ("weight", "weights", "data", "on_isolation")
 VU_ATTRIBUTES = ("client", "context", "vu", "iteration")
 """What a run gives to every virtual user."""
 
@@ -24,6 +24,7 @@ _settable: set[int] = set()
 
 
 PriorityName: TypeAlias = Literal["low", "normal", "high", "exclusive", "auto"]
+ArrivalsName: TypeAlias = Literal["even", "poisson"]
 ConnectionsName: TypeAlias = Literal["per-vu", "shared", "per-request"]
 
 
@@ -55,9 +56,25 @@ class Workflow:
     """How long steps in flight at the end of `duration` may take before they are cut: a time, or
     "longest" for as long as the longest request so far took. Never longer than `timeout`."""
     interval: str | float | None = None
-    """Pace: iterations of a virtual user start at least this far apart."""
-    iterations: int | None = None
-    """Stop after this many iterations of all virtual users together, if before `duration`."""
+    """Pace: iterations of a virtual user start this far apart. Users begin spread over one interval
+    and keep their phase; a start that falls into a longer iteration is left out."""
+    think: str | float | Sequence[str | float] | None = None
+    """Pause between iterations of a virtual user: a time, or a range such as `("1s", "3s")`."""
+    iterations: int | str | None = None
+    """Stop after this many iterations of all virtual users together, if before `duration`; as
+    "10/vu", after this many of each."""
+    rate: str | None = None
+    """Iterations that begin per second, whether or not earlier ones have ended: "500/s",
+    "30000/min". Latencies of first steps count from when the iteration was due."""
+    max_vus: int | None = None
+    """With a rate: the most iterations that run at once (1000). An arrival beyond is dropped."""
+    arrivals: ArrivalsName | ArrivalKind = "even"
+    """With a rate: "even", or at random as a "poisson" process."""
+    stages: Sequence[tuple[str | float, int | str]] | None = None
+    """Load over time, linear from 0 and from stage to stage: `[("1m", 100), ("5m", 100)]` in users,
+    or with rates such as "500/s". A stage of "0s" is a jump."""
+    warmup: str | float | None = None
+    """The beginning of the workflow, which is run but is in no statistics: "30s"."""
     thresholds: Mapping[str, str | Mapping[str, object]] = MappingProxyType({})
     """Conditions for the run to pass: `{"login.p99": "<250ms", "errors": "<1%"}`."""
     tags: Collection[str] = ()

@@ -2,6 +2,7 @@
 
 from hyperscale.plan.model import (
     RECORDED,
+    ArrivalKind,
     Connections,
     MetricKind,
     MetricPlan,
@@ -16,10 +17,12 @@ from hyperscale.plan.model import (
     ThresholdPlan,
     WorkflowPlan,
 )
+from hyperscale.plan.shapes import StagePlan
 from hyperscale.plan.share import share
 
 __all__ = [
     "RECORDED",
+    "ArrivalKind",
     "Connections",
     "MetricKind",
     "MetricPlan",
@@ -27,6 +30,7 @@ __all__ = [
     "Per",
     "Plan",
     "Priority",
+    "StagePlan",
     "StateKind",
     "StatePlan",
     "StepKind",

@@ -1,8 +1,12 @@
 """The structs of a plan. Durations are seconds; names are the user's own."""
 
+import zlib
 from enum import Enum
 
 from msgspec import Struct
+
+from hyperscale.plan.shapes import StagePlan
+from hyperscale.plan.share import share
 
 
 class Priority(Enum):
@@ -17,6 +21,13 @@ class Connections(Enum):
     PER_VU = "per-vu"
     SHARED = "shared"
     PER_REQUEST = "per-request"
+
+
+class ArrivalKind(Enum):
+    """How the arrivals of a rate are spread."""
+
+    EVEN = "even"
+    POISSON = "poisson"
 
 
 class StepKind(Enum):
@@ -95,13 +106,19 @@ class ThresholdPlan(Struct, frozen=True, kw_only=True):
 
 class WorkflowPlan(Struct, frozen=True, kw_only=True):
     name: str
-    vus: int
+    vus: int  # the most that there are at once
     duration_s: float
     timeout_s: float
     grace_s: float | None = 1.0  # None: as long as the longest request took
     priority: Priority = Priority.AUTO
     interval_s: float | None = None
+    think_s: tuple[float, float] | None = None  # the least and the most to pause
     iterations: int | None = None  # for the workflow as a whole, shared over its VUs
+    iterations_per_vu: int | None = None
+    stages: tuple[StagePlan, ...] = ()  # users over time; if it is open, arrivals per second
+    is_open: bool = False  # iterations begin at a rate, whether or not earlier ones have ended
+    arrivals: ArrivalKind = ArrivalKind.EVEN
+    warmup_s: float = 0.0  # at the beginning of the duration: run, and not counted
     connections: Connections = Connections.PER_VU
     tags: tuple[str, ...] = ()
     is_test: bool = True
@@ -132,10 +149,33 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True):
         hooks = (step for step in self.steps if step.kind is StepKind.TEARDOWN)
         return any(step.per is Per.WORKFLOW for step in hooks)
 
+    @property
+    def is_counted(self) -> bool:
+        """True if a number of iterations ends the workflow."""
+        return self.iterations is not None or self.iterations_per_vu is not None
+
+    @property
+    def seed(self) -> int:
+        """Of everything random in the workflow: the same test has the same load."""
+        return zlib.crc32(self.name.encode())
+
+    @property
+    def quiet_s(self) -> float:
+        """The longest time in which the load may be so low that no action ends."""
+        if self.stages:
+            return self.duration_s
+        return self.warmup_s + max(self.interval_s or 0.0, self.think_s[1] if self.think_s else 0.0)
+
+    def iterations_of(self, slots: int, slot: int) -> int | None:
+        """Return the iterations of the users of a slot together; None: as many as they can."""
+        if self.iterations_per_vu is not None:
+            return self.iterations_per_vu * share(self.vus, slots, slot)
+        return None if self.iterations is None else share(self.iterations, slots, slot)
+
     def offset_s(self, elapsed_s: float) -> float:
         """Return where in the duration an attempt begins, after earlier attempts ran for
         `elapsed_s`. A workflow that runs once, and not for a time, begins anew."""
-        is_timed = self.is_test or self.iterations is not None
+        is_timed = self.is_test or self.is_counted
         return min(max(0.0, elapsed_s), self.duration_s) if is_timed else 0.0
 
 

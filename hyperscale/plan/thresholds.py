@@ -22,6 +22,10 @@ from hyperscale.plan.model import (
 LATENCY_KEYS = ("p50", "p90", "p95", "p99", "p999", "mean", "max")
 STEP_KEYS = (*LATENCY_KEYS, "rate", "errors", "total")
 CHECKS_KEY = "checks"
+ITERATION = "iteration"
+"""Stands for a step in names: `iteration.p99`. No step can have this name."""
+ARRIVAL_KEYS = ("late", "dropped")
+"""Shares of the arrivals of an open workflow."""
 
 QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
@@ -65,13 +69,15 @@ _QUANTITIES = {
     "errors": Quantity.FRACTION,
     "total": Quantity.NUMBER,
     CHECKS_KEY: Quantity.FRACTION,
+    **dict.fromkeys(ARRIVAL_KEYS, Quantity.FRACTION),
 }
 _METRIC_QUANTITIES = {MetricKind.RATE: Quantity.RATE, MetricKind.TIMER: Quantity.DURATION}
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A parsed line. Exactly one of step, metric or neither (the workflow as a whole) is named."""
+    """A parsed line. Exactly one of step, metric or neither (the workflow as a whole) is named.
+    The step `iteration` stands for whole iterations."""
 
     name: str  # as written: "login.p99"
     limit: str  # as written: "<250ms"
@@ -104,6 +110,7 @@ def parse_threshold(
     where: str,
     steps: Collection[str],
     metrics: Mapping[str, MetricKind],
+    is_open: bool = False,
     abort_on_fail: bool = False,
 ) -> Threshold:
     """Parse one threshold of a workflow with these steps and metrics.
@@ -111,6 +118,11 @@ def parse_threshold(
     `where` ("shop.py: Checkout.thresholds") begins every message.
     """
     step, metric, key, quantity = _parse_name(name, where=where, steps=steps, metrics=metrics)
+    if key in ARRIVAL_KEYS and metric is None and not is_open:
+        raise InputError(
+            f"{where}: {name!r} is a share of arrivals, and there are none without a rate",
+            hint='add rate = "500/s", or remove it',
+        )
     compare, bound, unit = _parse_limit(limit, f"{where}[{name!r}]", quantity)
     return Threshold(
         name=str(name).strip(),
@@ -127,7 +139,12 @@ def parse_threshold(
 
 
 def threshold_plans(
-    thresholds: object, *, where: str, steps: Collection[str], metrics: Mapping[str, MetricKind]
+    thresholds: object,
+    *,
+    where: str,
+    steps: Collection[str],
+    metrics: Mapping[str, MetricKind],
+    is_open: bool = False,
 ) -> tuple[ThresholdPlan, ...]:
     """Return a class's `thresholds`, validated, as plans in the order written.
 
@@ -143,7 +160,9 @@ def threshold_plans(
     plans = []
     for name, value in thresholds.items():
         limit, abort_on_fail = _parse_value(value, f"{where}[{name!r}]")
-        parsed = parse_threshold(name, limit, where=where, steps=steps, metrics=metrics)
+        parsed = parse_threshold(
+            name, limit, where=where, steps=steps, metrics=metrics, is_open=is_open
+        )
         plans.append(
             ThresholdPlan(name=parsed.name, limit=parsed.limit, abort_on_fail=abort_on_fail)
         )
@@ -161,6 +180,7 @@ def thresholds_of(workflow: WorkflowPlan) -> tuple[Threshold, ...]:
             where=f"{workflow.name}.thresholds",
             steps=steps,
             metrics=metrics,
+            is_open=workflow.is_open,
             abort_on_fail=plan.abort_on_fail,
         )
         for plan in workflow.thresholds
@@ -171,11 +191,15 @@ def _parse_name(
     name: object, *, where: str, steps: Collection[str], metrics: Mapping[str, MetricKind]
 ) -> tuple[str | None, str | None, str, Quantity]:
     text = name.strip() if isinstance(name, str) else ""
+    if text in metrics and text in ARRIVAL_KEYS:  # a method of the user that has this name
+        return None, text, "value", _metric_quantity(metrics[text])
     if text in _QUANTITIES:
         return None, None, text, _QUANTITIES[text]
     if text in metrics:
         return None, text, "value", _metric_quantity(metrics[text])
     owner, dot, key = text.rpartition(".")
+    if owner == ITERATION and key in LATENCY_KEYS:
+        return owner, None, key, _QUANTITIES[key]
     if dot and owner in steps and key in STEP_KEYS:
         return owner, None, key, _QUANTITIES[key]
     if dot and key in LATENCY_KEYS and metrics.get(owner) in SPREAD_KINDS:
@@ -193,7 +217,8 @@ def _metric_quantity(kind: MetricKind) -> Quantity:
 
 def _valid_names(steps: Iterable[str], metrics: Iterable[str]) -> str:
     valid = f"valid are {', '.join(STEP_KEYS)}, alone or after a step and a dot"
-    valid += f" (steps: {', '.join(steps) or 'none'}); {CHECKS_KEY}"
+    valid += f" (steps: {', '.join(steps) or 'none'}); {ITERATION}.p99 and the like; {CHECKS_KEY}"
+    valid += f"; with a rate {' and '.join(ARRIVAL_KEYS)}"
     return f"{valid}; custom metrics: {', '.join(metrics) or 'none'}"
 
 

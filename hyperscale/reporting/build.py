@@ -57,6 +57,11 @@ class WorkflowOutcome:
     began_s: float | None = None  # from the start of the run; None: it generated no load
     shared_cores: int = 0
 
+    @property
+    def all_warnings(self) -> tuple[str, ...]:
+        dropped = self.stats.arrivals().warning(self.stats.plan.name)
+        return (*self.warnings, dropped) if dropped else self.warnings
+
 
 def build_result(
     *,
@@ -86,7 +91,7 @@ def build_result(
         for judged in judge_all(outcome.stats)
     ]
     started = started_at.astimezone(UTC).isoformat(timespec="milliseconds")
-    all_warnings = [*warnings, *(text for outcome in outcomes for text in outcome.warnings)]
+    all_warnings = [*warnings, *(text for outcome in outcomes for text in outcome.all_warnings)]
     if note := sharing_note({o.stats.plan.name: o.shared_cores for o in outcomes}):
         all_warnings.append(note)
     return RunResult(
@@ -118,7 +123,7 @@ def clean(text: str) -> str:
 
 def _workflow(outcome: WorkflowOutcome) -> WorkflowResult:
     stats, plan = outcome.stats, outcome.stats.plan
-    counts = stats.headline_counts()
+    counts, arrivals = stats.headline_counts(), stats.arrivals()
     holds = {hold.name: hold for hold in loop_holds(stats)}
     return WorkflowResult(
         name=clean(plan.name),
@@ -137,19 +142,25 @@ def _workflow(outcome: WorkflowOutcome) -> WorkflowResult:
             )
             for check in stats.checks()
         ],
-        metrics=[_metric(metric, stats.elapsed_s) for metric in stats.metrics()],
-        **_common(counts, stats.headline_cut(), stats.elapsed_s),
+        metrics=[_metric(metric, stats.counted_s) for metric in stats.metrics()],
+        **_common(counts, stats.headline_cut(), stats.counted_s),
         sent=stats.total_counts().sent,
-        requests_per_second=_rate(stats.load_counts().sent, stats.elapsed_s),
+        requests_per_second=_rate(stats.load_counts().sent, stats.counted_s),
         iterations=stats.iterations,
         latency_ms=_latency(stats.headline_latency()),
+        service_ms=_latency(stats.headline_service()),
+        iteration_ms=_latency(stats.iteration_latency()),
+        arrivals=arrivals.due,
+        late=arrivals.late,
+        dropped=arrivals.dropped,
+        warmup_seconds=_round(min(plan.warmup_s, stats.elapsed_s)),
         series=_workflow_series(stats),
         began_seconds=_round_maybe(outcome.began_s),
         series_interval_seconds=stats.series_interval_s,
         duration_seconds=_round(plan.duration_s),
         tags=[clean(tag) for tag in plan.tags],
         saturated=outcome.was_saturated,
-        warnings=[clean(text) for text in outcome.warnings],
+        warnings=[clean(text) for text in outcome.all_warnings],
         attempts=outcome.attempts,
         workers=list(outcome.workers),
         shared_cores=outcome.shared_cores,
@@ -177,11 +188,12 @@ def _step(stats: WorkflowStats, name: str, kind: str, hold: LoopHold | None) -> 
     phases = stats.phases(name)
     return StepResult(
         name=clean(name),
-        **_common(counts, stats.cut(name), stats.elapsed_s),
+        **_common(counts, stats.cut(name), stats.counted_s),
         sent=counts.sent,
-        requests_per_second=_rate(counts.sent, stats.elapsed_s),
+        requests_per_second=_rate(counts.sent, stats.counted_s),
         skipped=counts.skipped,
         latency_ms=_latency(histogram),
+        service_ms=_latency(stats.service(name)),
         phases_ms={
             phase: {
                 key: _round(value)

@@ -146,7 +146,7 @@ class StepResult(Struct, frozen=True, kw_only=True):
     skipped: Count = 0  # Calls that were not made because a step this one depends on raised.
     # Requests fully handed to the kernel, redirects and calls other than the returned one included.
     sent: Count = 0
-    rate_per_second: Amount = 0.0  # Calls per second: total / elapsed_seconds of the workflow.
+    rate_per_second: Amount = 0.0  # Calls per second of the workflow, without its warm-up.
     latency_ms: LatencyMs = LatencyMs()  # Latency of this step.
     # Where the time went, in milliseconds. A phase that never happened is {}.
     phases_ms: _Phases = {}
@@ -163,7 +163,7 @@ class StepResult(Struct, frozen=True, kw_only=True):
     series_interval_seconds: _Interval = 1  # Width of the intervals of `series`.
     # Calls that returned no result, as the step's annotation permits: neither ok nor failed.
     none: Count = 0
-    requests_per_second: Amount = 0.0  # sent / elapsed_seconds of the workflow.
+    requests_per_second: Amount = 0.0  # Requests per second of the workflow.
     cut_ms: LatencyMs = LatencyMs()  # How long requests in flight at the deadline had taken.
     # Latencies from here on are incomplete: requests that had taken as long were cut. Null if none
     # was.
@@ -175,6 +175,9 @@ class StepResult(Struct, frozen=True, kw_only=True):
     # Why calls failed, the most frequent first: at most 20 messages and, as class `other`, the
     # number of calls that failed with further ones.
     failures: list[FailureResult] = []
+    # With a rate, `latency_ms` of a first step counts from when its iteration was due; this is the
+    # same from the first byte sent. All null otherwise.
+    service_ms: LatencyMs = LatencyMs()
 
 
 class CheckResult(Struct, frozen=True, kw_only=True):
@@ -242,7 +245,8 @@ class WorkflowResult(Struct, frozen=True, kw_only=True):
     # Requests fully handed to the kernel by all its steps, setup and teardown included, as are
     # redirects and further calls.
     sent: Count = 0
-    rate_per_second: Amount = 0.0  # Calls per second: total / elapsed_seconds.
+    # Calls per second: total / (elapsed_seconds - warmup_seconds).
+    rate_per_second: Amount = 0.0
     iterations: Count = 0  # Times a virtual user finished all steps.
     latency_ms: LatencyMs = LatencyMs()  # Latency of the test steps together.
     series: list[SeriesResult] = []  # The test steps together over time, every interval included.
@@ -257,7 +261,7 @@ class WorkflowResult(Struct, frozen=True, kw_only=True):
     workers: list[str] = []  # Workers that finished its parts.
     # Calls that returned no result, as the step's annotation permits: neither ok nor failed.
     none: Count = 0
-    # Requests of all steps but setup and teardown / elapsed_seconds.
+    # Requests of all steps but setup and teardown / (elapsed_seconds - warmup_seconds).
     requests_per_second: Amount = 0.0
     cut_ms: LatencyMs = LatencyMs()  # How long requests in flight at the deadline had taken.
     # Latencies from here on are incomplete: requests that had taken as long were cut. Null if none
@@ -277,6 +281,14 @@ class WorkflowResult(Struct, frozen=True, kw_only=True):
     reasons: list[Reason] = []  # Why the workflow fails the run; empty if it passes.
     # When it began to generate load, from the start of the run; null if it never did.
     began_seconds: Annotated[float | None, NOT_NEGATIVE] = None
+    iteration_ms: LatencyMs = LatencyMs()  # How long whole iterations took.
+    # With a rate, `latency_ms` counts from when an iteration was due; this is the same from the
+    # first byte sent. All null otherwise.
+    service_ms: LatencyMs = LatencyMs()
+    arrivals: Count = 0  # Iterations that were due by its rate; 0 without a rate.
+    late: Count = 0  # Arrivals that began more than 10 ms after they were due.
+    dropped: Count = 0  # Arrivals that never began: no user was free, or no executor ran.
+    warmup_seconds: Amount = 0.0  # The beginning of `elapsed_seconds`, which is not counted.
 
 
 class RunResult(Struct, frozen=True, kw_only=True):

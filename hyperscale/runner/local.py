@@ -13,7 +13,8 @@ from hyperscale.errors import InputError
 from hyperscale.graph import Overrides, Workflow, build_plan
 from hyperscale.graph.planning import plan_workflow
 from hyperscale.graph.reading import read
-from hyperscale.graph.settings import ATTRIBUTES, parse_count
+from hyperscale.graph.settings import ATTRIBUTES
+from hyperscale.graph.values import parse_count
 from hyperscale.plan import WorkflowPlan
 from hyperscale.reporting.files import ensure_writable
 from hyperscale.reporting.outputs import planned_outputs, write_outputs

@@ -69,7 +69,7 @@ def reasons_against(
     if is_final and not stats.headline_counts().ok:
         reasons.append(Reason(kind=ReasonKind.NO_SUCCESS, text=_describe_failures(stats)))
     raised, iterations = stats.raised, max(stats.iterations, stats.raised)
-    is_judged = is_final or stats.elapsed_s >= ABORT_AFTER_S
+    is_judged = is_final or stats.counted_s >= ABORT_AFTER_S
     if is_judged and raised > RAISED_SHARE_MAX * iterations:
         share = f"{raised:,} of {iterations:,} iterations"
         text = f"the test's own code raised in {share}{_places(stats)} {_ALLOW}"

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 
 from hyperscale._native import Histogram
 from hyperscale.plan import MetricKind
-from hyperscale.plan.thresholds import CHECKS_KEY, LATENCY_KEYS, QUANTILES, Threshold, thresholds_of
+from hyperscale.plan.thresholds import (
+    ARRIVAL_KEYS,
+    CHECKS_KEY,
+    ITERATION,
+    LATENCY_KEYS,
+    QUANTILES,
+    Threshold,
+    thresholds_of,
+)
 from hyperscale.stats.workflow import MetricStats, WorkflowStats
 
 _NS_PER_S = 1e9
@@ -58,7 +66,7 @@ def failing_now(thresholds: Iterable[Threshold], stats: WorkflowStats) -> list[V
     None fails in the first seconds, without samples, or because of a lower limit on a count,
     which may still be reached.
     """
-    if stats.elapsed_s < ABORT_AFTER_S:
+    if stats.counted_s < ABORT_AFTER_S:
         return []
     judged = [
         judge(threshold, stats)
@@ -84,25 +92,38 @@ def _may_still_grow_to(threshold: Threshold, stats: WorkflowStats) -> bool:
 def _value(threshold: Threshold, stats: WorkflowStats) -> tuple[float | None, bool]:
     """Return the value of a threshold, and whether there are samples."""
     if threshold.metric is not None:
-        value = _metric_value(stats.metric(threshold.metric), threshold.key, stats.elapsed_s)
+        value = _metric_value(stats.metric(threshold.metric), threshold.key, stats.counted_s)
         return value, value is not None
-    if threshold.key == CHECKS_KEY:
-        checks = stats.checks()
-        passed = sum(check.passed for check in checks)
-        judged = passed + sum(check.failed for check in checks)
-        return (passed / judged, True) if judged else (None, False)
+    if threshold.key in (CHECKS_KEY, *ARRIVAL_KEYS):
+        part, whole = _share_of(threshold.key, stats)
+        return (part / whole, True) if whole else (None, False)
     step = threshold.step
     if threshold.key in LATENCY_KEYS:
-        latency = stats.headline_latency() if step is None else stats.latency(step)
-        value = _latency_s(latency, threshold.key)
+        value = _latency_s(_latency(step, stats), threshold.key)
         return value, value is not None
     counts = stats.headline_counts() if step is None else stats.counts(step)
     if threshold.key == "errors":
         return (counts.failed / counts.total, True) if counts.total else (None, False)
     if threshold.key == "rate":
-        rate = counts.total / stats.elapsed_s if stats.elapsed_s > 0 else 0.0
+        rate = counts.total / stats.counted_s if stats.counted_s > 0 else 0.0
         return rate, counts.total > 0
     return float(counts.total), counts.total > 0
+
+
+def _share_of(key: str, stats: WorkflowStats) -> tuple[int, int]:
+    """Return the checks that passed of all, or the arrivals that were late or dropped of all."""
+    if key == CHECKS_KEY:
+        checks = stats.checks()
+        passed = sum(check.passed for check in checks)
+        return passed, passed + sum(check.failed for check in checks)
+    arrivals = stats.arrivals()
+    return (arrivals.late if key == "late" else arrivals.dropped), arrivals.due
+
+
+def _latency(step: str | None, stats: WorkflowStats) -> Histogram:
+    if step == ITERATION:
+        return stats.iteration_latency()
+    return stats.headline_latency() if step is None else stats.latency(step)
 
 
 def _latency_s(histogram: Histogram, key: str) -> float | None:

@@ -132,6 +132,8 @@ class WorkflowView:
     faults: tuple[str, ...] = ()  # why it fails the run, or would if it ended now
     # Code of the test holds the event loop, so latencies are suspect.
     is_loop_held: bool = False
+    late: int = 0  # arrivals, with a rate
+    dropped: int = 0
 
     @property
     def standing(self) -> Standing:
@@ -216,11 +218,11 @@ class LiveMeter:
         span_s = last.now_s - first.now_s
         self._refresh_percentiles(now_s, status, is_final)
         self._refresh_series(is_final)
-        elapsed_s = stats.elapsed_s
+        elapsed_s, counted_s, arrivals = stats.elapsed_s, stats.counted_s, stats.arrivals()
         interval_s = stats.series_interval_s
         done = elapsed_s / plan.duration_s
-        if plan.iterations:
-            done = max(done, stats.iterations / plan.iterations)
+        if iterations := plan.iterations_of(1, 0):
+            done = max(done, stats.iterations / iterations)
         return WorkflowView(
             name=plan.name,
             status=status,
@@ -231,9 +233,9 @@ class LiveMeter:
             duration_s=plan.duration_s,
             progress=min(1.0, max(0.0, done)),
             rate_now=_rate(last.headline - first.headline, span_s),
-            rate_total=_rate(headline.total, elapsed_s),
+            rate_total=_rate(headline.total, counted_s),
             requests_now=_rate(last.requests - first.requests, span_s),
-            requests_total=_rate(requests, elapsed_s),
+            requests_total=_rate(requests, counted_s),
             sent=everything.sent,
             total=headline.total,
             ok=headline.ok,
@@ -267,6 +269,8 @@ class LiveMeter:
             failures=self._failures,
             faults=self._faults,
             is_loop_held=is_loop_held(stats),
+            late=arrivals.late,
+            dropped=arrivals.dropped,
         )
 
     def _sample(self, now_s: float, headline: int, requests: int) -> tuple[_Sample, _Sample]:

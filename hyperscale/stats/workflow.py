@@ -10,6 +10,7 @@ from typing import Self
 
 from hyperscale._native import Histogram, MetricTotal, ReportMerge
 from hyperscale.plan import RECORDED, MetricKind, StepKind, WorkflowPlan
+from hyperscale.stats.arrivals import ArrivalCounts
 from hyperscale.stats.histograms import METRIC_SCALE
 
 PHASES = ("blocked", "connect", "tls", "first_byte")
@@ -78,6 +79,29 @@ class WorkflowStats(ReportMerge):
         for name in self.headline_steps:
             merged.merge(self.cut(name))
         return merged
+
+    @property
+    def counted_s(self) -> float:
+        """How long the statistics are of: the time that ran, without the warm-up."""
+        return max(0.0, self.elapsed_s - self.plan.warmup_s)
+
+    def headline_service(self) -> Histogram:
+        """Return latencies from the send, over all headline steps of an open workflow."""
+        merged = Histogram()
+        for name in self.headline_steps:
+            merged.merge(self.service(name))
+        return merged
+
+    def iteration_latency(self) -> Histogram:
+        """Return how long whole iterations took."""
+        return self.metric_total("hyperscale.iteration").distribution or Histogram()
+
+    def arrivals(self) -> ArrivalCounts:
+        """Return the arrivals; a closed workflow has none."""
+        if not self.plan.is_open:
+            return ArrivalCounts()
+        names = ("begun", "late", "dropped")
+        return ArrivalCounts(*(self.metric_total(f"hyperscale.{name}").count for name in names))
 
     def metrics(self) -> list[MetricStats]:
         """Return every metric of the plan."""

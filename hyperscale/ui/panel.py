@@ -151,6 +151,10 @@ def _facts(workflow: WorkflowView, theme: Theme, *, is_live: bool) -> list[Style
         facts.insert(0, StyledLine(theme, "loop held", "warn"))
     if workflow.cores:
         facts.append(fact(*cores_text(workflow.cores, workflow.shared_cores).split(" ", 1)))
+    if workflow.dropped:
+        facts.append(fact(format_count(workflow.dropped), "dropped", "warn"))
+    if workflow.late:
+        facts.append(fact(format_count(workflow.late), "late", "warn"))
     if workflow.cut:
         facts.append(fact(format_count(workflow.cut), "cut", "warn"))
     return [*facts, *(fact(*each) for each in others)]

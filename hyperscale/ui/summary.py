@@ -178,6 +178,12 @@ def _notes(workflow: WorkflowResult) -> list[Note]:
     notes = outcome_notes(errors, codes)
     if (cut := censoring(workflow)) is not None:
         notes.append(("cut", [(cut, "", "warn")]))
+    if workflow.arrivals:
+        notes.append(("arrivals", _arrivals(workflow)))
+    if workflow.iteration_ms.p99 is not None and (len(workflow.steps) > 1 or workflow.arrivals):
+        took = workflow.iteration_ms
+        items = [(name, format_ms(getattr(took, name)), "") for name in ("p50", "p95", "p99")]
+        notes.append(("iteration", items))
     received = sum(step.bytes_received for step in workflow.steps)
     sent = sum(step.bytes_sent for step in workflow.steps)
     if received or sent:
@@ -188,6 +194,15 @@ def _notes(workflow: WorkflowResult) -> list[Note]:
     if workflow.metrics:
         notes.append(("metrics", [(m.name, _metric(m), "") for m in workflow.metrics]))
     return notes
+
+
+def _arrivals(workflow: WorkflowResult) -> list[tuple[str, str, str]]:
+    """Return the arrivals of an open workflow, and its latencies from the send."""
+    counts = {"late": workflow.late, "dropped": workflow.dropped}
+    items = [("due", format_count(workflow.arrivals), "")]
+    items += [(name, format_count(n), "warn" if n else "") for name, n in counts.items()]
+    items.append(("p99 from the send", format_ms(workflow.service_ms.p99), ""))
+    return items
 
 
 def _held(workflow: WorkflowResult) -> list[tuple[str, str, str]]:

@@ -39,7 +39,9 @@ def test_an_example_passes(
     placed(tmp_path, name, server)
     if server.certificate_pem:
         (tmp_path / "ca.pem").write_text(server.certificate_pem)
-    done = run("run", name, "--duration", "1s", "--json", "r.json", cwd=tmp_path)
+    # Stages say how long a workflow runs.
+    shorter = () if "stages =" in (tmp_path / name).read_text() else ("--duration", "1s")
+    done = run("run", name, *shorter, "--json", "r.json", cwd=tmp_path)
     assert done.code == 0, done.stdout + done.stderr
     result = results(tmp_path / "r.json")
     assert result["status"] == "completed"

@@ -90,7 +90,6 @@ def test_a_step_that_is_not_static_says_why(files: Files, step: str, why: NotSta
         (PLAIN + "@teardown()\ndef t(self): ...", None),
         (PLAIN + "@setup()\ndef t(self): ...", NotStatic.SET_UP),
         (PLAIN + "@check()\ndef c(self): return True", NotStatic.JUDGED),
-        ("interval = '1s'\n" + PLAIN, NotStatic.PACED),
         (PLAIN.replace("(url)", "(url + 'x')"), NotStatic.CHANGING_ARGUMENTS),
     ],
 )

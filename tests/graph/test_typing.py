@@ -121,7 +121,11 @@ class Settings(Workflow):
     priority = "urgent"  # error
     timeout = None  # error
     interval = (1, 5)  # error
-    iterations = "5"  # error
+    iterations = 5.5  # error
+    rate = 500  # error
+    think = None
+    stages = [("1m", 5), ("1m", None)]  # error
+    arrivals = "uniform"  # error
     thresholds = {"p99": 250}  # error
     tags = 5  # error
     connections = "pooled"  # error

@@ -217,7 +217,7 @@ class AttemptRules:
         """Time a running attempt out if it takes too long or makes no progress."""
         plan, activity = job.plan_of(attempt.id.workflow), attempt.activity
         now_s, deadline_s = self._state.now_s, activity.deadline_s
-        patience_s = max(self._timeouts.stuck_s, 2 * plan.timeout_s + (plan.interval_s or 0.0))
+        patience_s = max(self._timeouts.stuck_s, 2 * plan.timeout_s + plan.quiet_s)
         stuck_at_s = activity.moved_s + patience_s
         if deadline_s is not None and now_s >= deadline_s:
             reason = f"still running {now_s - deadline_s:.0f} s after it had to be over"

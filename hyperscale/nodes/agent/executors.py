@@ -313,11 +313,10 @@ def slots_of(
 def _iterations(command: PreparePart) -> list[int | None]:
     """Return the iterations of each slot: None for the slot's share of the plan, otherwise its
     share of what earlier attempts have not done."""
-    total = command.plan.iterations
-    if total is None or not command.iterations_done:
+    if not command.plan.is_counted or not command.iterations_done:
         return [None] * command.cores
     slots = range(command.first_slot, command.first_slot + command.cores)
-    whole = sum(share(total, command.slots, slot) for slot in slots)
+    whole = sum(command.plan.iterations_of(command.slots, slot) or 0 for slot in slots)
     left = max(0, whole - command.iterations_done)
     return [share(left, command.cores, index) for index in range(command.cores)]
 

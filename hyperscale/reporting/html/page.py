@@ -121,6 +121,8 @@ def _workflow(anchor: str, workflow: WorkflowResult, result: RunResult) -> Html:
         f"{seconds(workflow.elapsed_seconds)} of {seconds(workflow.duration_seconds)}",
         f"{count(workflow.iterations)} iterations",
     ]
+    if workflow.warmup_seconds:
+        facts.append(f"without the first {seconds(workflow.warmup_seconds)}, its warm-up")
     tags = [h("span.chip", tag) for tag in workflow.tags]
     suspect = "loop held: latencies are suspect" if workflow.loop_held else "latencies suspect"
     return h(
@@ -158,7 +160,13 @@ def _tiles(workflow: WorkflowResult) -> Html:
         ("p95", millis(latency.p95), f"p90 {millis(latency.p90)}"),
         ("p99", millis(latency.p99), f"p99.9 {millis(latency.p999)}"),
         ("slowest", millis(latency.max), f"fastest {millis(latency.min)}"),
+        ("iteration p99", millis(workflow.iteration_ms.p99), _median(workflow.iteration_ms)),
     ]
+    if workflow.arrivals:
+        lost = f"{count(workflow.late)} late, {count(workflow.dropped)} dropped"
+        tiles.insert(1, ("arrivals", short(workflow.arrivals), lost))
+        service = workflow.service_ms
+        tiles.append(("p99 from the send", millis(service.p99), _median(service)))
     mark = h("span.suspect", SIGNS[Standing.SUSPECT].symbol, title="suspect")
     mark = mark if _is_suspect(workflow) else Html("")
     return h(
@@ -173,6 +181,10 @@ def _tiles(workflow: WorkflowResult) -> Html:
             for name, value, note in tiles
         ],
     )
+
+
+def _median(latency: LatencyMs) -> str:
+    return f"median {millis(latency.p50)}"
 
 
 def _workflow_charts(workflow: WorkflowResult) -> Html:

@@ -7,6 +7,7 @@ use crate::clock;
 use crate::engine::exchange::Exchange;
 use crate::engine::response::NO_SAMPLES;
 use crate::hist::{HistError, Histogram};
+use crate::iterations::Iterations;
 use crate::masking::{printable, MASK};
 use crate::report::{
     note_users, Counts, FailureLog, HoldReport, Phases, Point, Report, Sample, StepReport, Users,
@@ -43,6 +44,8 @@ impl Phase {
 
 /// The name, beside those of the phases, of the times that cut requests had taken.
 pub const CUT: &str = "cut";
+/// The same of the times from the send, where latencies count from when the call was due.
+pub const SERVICE: &str = "service";
 
 /// How one step ended.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,6 +56,8 @@ pub struct Outcome<'a> {
     pub error: Option<&'a str>,
     /// In the order of `Phase::ALL`; `None` where the phase did not happen.
     pub phases_ns: [Option<u64>; 4],
+    /// From the send, if `latency_ns` counts from when the call was due.
+    pub service_ns: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +76,8 @@ pub struct Step {
     phases: [Option<Box<Histogram>>; 4],
     /// How long the requests that were cut had taken.
     cut: Option<Box<Histogram>>,
+    /// Latencies from the send, where `latency` counts from when a call was due.
+    service: Option<Box<Histogram>>,
     second: Second,
     series: VecDeque<Point>,
     failures: FailureLog,
@@ -130,6 +137,9 @@ impl Step {
             self.latency.record(latency_ns, 1);
             self.second.latency.record(latency_ns, 1);
         }
+        if let Some(service_ns) = outcome.service_ns {
+            self.service.get_or_insert_with(Box::default).record(service_ns, 1);
+        }
         for (slot, value) in self.phases.iter_mut().zip(outcome.phases_ns) {
             if let Some(value_ns) = value {
                 slot.get_or_insert_with(Box::default).record(value_ns, 1);
@@ -146,8 +156,10 @@ impl Step {
     fn encoded_phases(&self) -> Result<Phases, HistError> {
         let phases = self.phases().map(|(phase, histogram)| (phase.name(), histogram));
         let cut = self.cut.as_deref().map(|histogram| (CUT, histogram));
+        let service = self.service.as_deref().map(|histogram| (SERVICE, histogram));
         let encoded = phases
             .chain(cut)
+            .chain(service)
             .map(|(name, histogram)| Ok((name.into(), histogram.encode()?.into())));
         encoded.collect()
     }
@@ -209,6 +221,9 @@ pub struct Detail {
 pub struct Recorder {
     steps: Vec<Step>,
     began_ns: u64,
+    /// What began before is the warm-up, and not counted.
+    counted_from_ns: u64,
+    pub iterations: Iterations,
     holds: Vec<HoldReport>,
     users: Users,
     /// Values that no message and no sample may show.
@@ -222,14 +237,25 @@ impl Recorder {
         Self {
             steps,
             began_ns: clock::now_ns(),
+            counted_from_ns: 0,
+            iterations: Iterations::default(),
             holds: Vec::new(),
             users: Users::new(),
             secrets: Vec::new(),
         }
     }
 
-    pub fn begin(&mut self) {
+    /// Second 0 of the series is now; what begins within `warmup_ns` is not counted.
+    pub fn begin(&mut self, warmup_ns: u64) {
         self.began_ns = clock::now_ns();
+        if warmup_ns > 0 {
+            self.counted_from_ns = self.began_ns.saturating_add(warmup_ns);
+        }
+    }
+
+    #[must_use]
+    pub fn counted_from_ns(&self) -> u64 {
+        self.counted_from_ns
     }
 
     #[must_use]
@@ -239,12 +265,17 @@ impl Recorder {
 
     /// Counts one finished step. Calls made outside any step have an unknown index and are not
     /// counted.
-    pub fn record(&mut self, step: u32, outcome: &Outcome<'_>, now_ns: u64) {
+    /// Returns true if it counts: it began after the warm-up.
+    pub fn record(&mut self, step: u32, outcome: &Outcome<'_>, now_ns: u64) -> bool {
+        if now_ns.saturating_sub(outcome.latency_ns.unwrap_or(0)) < self.counted_from_ns {
+            return false;
+        }
         let index = self.second_at(now_ns);
         if let Some(step) = self.steps.get_mut(step as usize) {
             step.advance_to(index);
             step.record(outcome);
         }
+        true
     }
 
     /// Counts an HTTP exchange; `accepted` lets a status of 400 or more pass. True if ok.
@@ -255,8 +286,35 @@ impl Recorder {
         accepted: bool,
         now_ns: u64,
     ) -> bool {
-        let outcome = exchange.outcome(accepted);
-        self.record(step, &outcome, now_ns);
+        self.record_outcome(step, exchange, &exchange.outcome(accepted), now_ns)
+    }
+
+    /// The same; the latency counts from when the call was due.
+    pub fn record_exchange_since(
+        &mut self,
+        step: u32,
+        exchange: &Exchange,
+        accepted: bool,
+        due_ns: u64,
+        now_ns: u64,
+    ) -> bool {
+        let mut outcome = exchange.outcome(accepted);
+        outcome.service_ns = outcome.latency_ns;
+        let since_due_ns = exchange.ended_ns.saturating_sub(due_ns);
+        outcome.latency_ns = outcome.latency_ns.map(|service_ns| since_due_ns.max(service_ns));
+        self.record_outcome(step, exchange, &outcome, now_ns)
+    }
+
+    fn record_outcome(
+        &mut self,
+        step: u32,
+        exchange: &Exchange,
+        outcome: &Outcome<'_>,
+        now_ns: u64,
+    ) -> bool {
+        if !self.record(step, outcome, now_ns) {
+            return outcome.ok;
+        }
         if let (false, Some(class)) = (outcome.ok, outcome.error) {
             let make = |second| exchange.sample(second);
             self.note_failure(step, class, &exchange.failure_message(), now_ns, make);
@@ -304,6 +362,9 @@ impl Recorder {
 
     /// Counts requests that were handed to the kernel whole.
     pub fn record_sent(&mut self, step: u32, count: u64, at_ns: u64) {
+        if at_ns < self.counted_from_ns {
+            return;
+        }
         let index = self.second_at(at_ns);
         if let Some(step) = self.steps.get_mut(step as usize) {
             step.advance_to(index);
@@ -383,7 +444,11 @@ impl Recorder {
         }
     }
 
+    /// The counts of a step; None during the warm-up.
     pub fn counts_mut(&mut self, step: u32) -> Option<&mut Counts> {
+        if self.counted_from_ns > 0 && clock::now_ns() < self.counted_from_ns {
+            return None;
+        }
         self.steps.get_mut(step as usize).map(|step| &mut step.counts)
     }
 }

@@ -45,6 +45,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Engine>()?;
     module.add_class::<engine::Call>()?;
     module.add_class::<program::Program>()?;
+    module.add_function(wrap_pyfunction!(program::arrival_times, module)?)?;
     module.add_class::<loop_watch::LoopWatch>()?;
     module.add_function(wrap_pyfunction!(template::resolve, module)?)?;
     module.add_function(wrap_pyfunction!(guard_process, module)?)?;

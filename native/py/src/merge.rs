@@ -380,6 +380,10 @@ impl ReportMerge {
         Ok(Histogram { inner: self.merge.cut(self.place(step)?) })
     }
 
+    fn service(&self, step: &str) -> PyResult<Histogram> {
+        Ok(Histogram { inner: self.merge.service(self.place(step)?) })
+    }
+
     fn phases(&self, step: &str) -> PyResult<BTreeMap<&'static str, Histogram>> {
         let phases = self.merge.phases(self.place(step)?).into_iter();
         Ok(phases.map(|(name, inner)| (name, Histogram { inner })).collect())

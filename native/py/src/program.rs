@@ -2,7 +2,9 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use hyperscale_core::engine::pacing::{ClosedPlan, PacingPlan};
 use hyperscale_core::engine::program::{self, ProgramStep};
+use hyperscale_core::shape::Arrivals;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
@@ -58,6 +60,64 @@ impl Program {
         Ok(())
     }
 
+    /// Paces the users from now on; `offset_s` is how far into its shape the workflow is.
+    #[pyo3(signature = (
+        *, offset_s = 0.0, interval_s = None, phases_s = Vec::new(), think_s = None, seed = 0,
+        changes = Vec::new(), iterations_per_vu = None,
+    ))]
+    #[allow(clippy::too_many_arguments)] // all of them named by the caller
+    fn pace(
+        &self,
+        offset_s: f64,
+        interval_s: Option<f64>,
+        phases_s: Vec<f64>,
+        think_s: Option<(f64, f64)>,
+        seed: u64,
+        changes: Vec<(f64, usize)>,
+        iterations_per_vu: Option<u64>,
+    ) -> PyResult<()> {
+        let phases: PyResult<Vec<u64>> = phases_s.into_iter().map(to_ns).collect();
+        let phases = phases?;
+        let to_change = |(at_s, users)| Ok((to_ns(at_s)?, users));
+        let changes: PyResult<Vec<_>> = changes.into_iter().map(to_change).collect();
+        let plan = ClosedPlan {
+            interval: interval_s
+                .map(|interval_s| Ok::<_, PyErr>((to_ns(interval_s)?, phases)))
+                .transpose()?,
+            think: think_s
+                .map(|(least_s, most_s)| Ok::<_, PyErr>((to_ns(least_s)?, to_ns(most_s)?, seed)))
+                .transpose()?,
+            changes: changes?,
+            iterations_per_vu,
+        };
+        self.core().pace(PacingPlan::Closed(plan), to_ns(offset_s)?);
+        Ok(())
+    }
+
+    /// Begins iterations as arrivals are due; `offset_s` is how far into its shape the workflow is,
+    /// and arrivals due from `missed_from_s` up to then are dropped.
+    #[pyo3(signature = (stages, slots, slot, *, offset_s = 0.0, missed_from_s = None, seed = None))]
+    fn pace_arrivals(
+        &self,
+        stages: Vec<(f64, f64)>,
+        slots: u32,
+        slot: u32,
+        offset_s: f64,
+        missed_from_s: Option<f64>,
+        seed: Option<u64>,
+    ) -> PyResult<()> {
+        let mut arrivals = Arrivals::new(&stages, slots, slot, seed);
+        arrivals.skip_until(missed_from_s.unwrap_or(offset_s));
+        let missed = arrivals.skip_until(offset_s);
+        if missed > 0 {
+            let mut recorder = lock(&self.recorder);
+            let (now, from_ns) = (hyperscale_core::clock::now_ns(), recorder.counted_from_ns());
+            recorder.iterations.drop(now, missed, from_ns);
+        }
+        self.core().pace(PacingPlan::Open(arrivals), to_ns(offset_s)?);
+        Ok(())
+    }
+
     /// Runs up to `slice_s` with the interpreter released. False once all have stopped.
     fn run(&self, py: Python<'_>, slice_s: f64) -> PyResult<bool> {
         let slice_ns = to_ns(slice_s)?;
@@ -88,9 +148,25 @@ impl Program {
     fn active(&self) -> usize {
         self.core().active()
     }
+}
 
-    #[getter]
-    fn iterations(&self) -> u64 {
-        self.core().iterations()
-    }
+/// The first `count` times at which arrivals of a slot are due, from `from_s` on.
+#[pyfunction]
+#[pyo3(signature = (stages, slots, slot, *, seed = None, from_s = 0.0, count = 1000))]
+pub fn arrival_times(
+    stages: Vec<(f64, f64)>,
+    slots: u32,
+    slot: u32,
+    seed: Option<u64>,
+    from_s: f64,
+    count: usize,
+) -> Vec<f64> {
+    let mut arrivals = Arrivals::new(&stages, slots, slot, seed);
+    arrivals.skip_until(from_s);
+    let times = std::iter::from_fn(|| {
+        let due_s = arrivals.next_s()?;
+        arrivals.advance();
+        Some(due_s)
+    });
+    times.take(count).collect()
 }

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 
 use crate::exchange::Exchange;
 use crate::report::{CheckReport, MetricReport, Report};
+use crate::template::to_ns;
 
 /// Shared with the engine, which counts what goes over the wire.
 pub type Shared = Arc<Mutex<recorder::Recorder>>;
@@ -37,12 +38,15 @@ impl Recorder {
         Self { shared, turns: Arc::default() }
     }
 
-    fn begin(&self) {
-        lock(&self.shared).begin();
+    #[pyo3(signature = (warmup_s = 0.0))]
+    fn begin(&self, warmup_s: f64) -> PyResult<()> {
+        lock(&self.shared).begin(to_ns(warmup_s)?);
+        Ok(())
     }
 
     #[pyo3(signature = (
-        step, ok, latency_ns = None, status = None, error = None, *, message = None, trace = ""
+        step, ok, latency_ns = None, status = None, error = None, *, message = None, trace = "",
+        service_ns = None
     ))]
     #[allow(clippy::too_many_arguments)] // most of them named by the caller
     fn record(
@@ -54,11 +58,11 @@ impl Recorder {
         error: Option<&str>,
         message: Option<&str>,
         trace: &str,
+        service_ns: Option<u64>,
     ) {
-        let outcome = Outcome { ok, latency_ns, status, error, ..Outcome::default() };
+        let outcome = Outcome { ok, latency_ns, status, error, service_ns, ..Outcome::default() };
         let (mut recorder, now_ns) = (lock(&self.shared), clock::now_ns());
-        recorder.record(step, &outcome, now_ns);
-        if !ok {
+        if recorder.record(step, &outcome, now_ns) && !ok {
             let class = error.unwrap_or("other");
             let sample = |second| Sample {
                 second,
@@ -79,6 +83,47 @@ impl Recorder {
     /// Counts an HTTP exchange; `accepted` lets a status of 400 or more pass. True if ok.
     fn record_exchange(&self, step: u32, exchange: &Exchange, accepted: bool) -> bool {
         lock(&self.shared).record_exchange(step, &exchange.inner, accepted, clock::now_ns())
+    }
+
+    /// The same; the latency counts from when the call was due.
+    fn record_exchange_since(
+        &self,
+        step: u32,
+        exchange: &Exchange,
+        accepted: bool,
+        due_ns: u64,
+    ) -> bool {
+        let (mut recorder, now_ns) = (lock(&self.shared), clock::now_ns());
+        recorder.record_exchange_since(step, &exchange.inner, accepted, due_ns, now_ns)
+    }
+
+    /// Counts an iteration that ends now. False if it belongs to the warm-up.
+    fn end_iteration(&self, began_ns: u64) -> bool {
+        let mut recorder = lock(&self.shared);
+        let from_ns = recorder.counted_from_ns();
+        recorder.iterations.end(began_ns, clock::now_ns(), from_ns);
+        began_ns >= from_ns
+    }
+
+    /// Counts an arrival that begins now.
+    fn add_arrival(&self, due_ns: u64) {
+        let mut recorder = lock(&self.shared);
+        let from_ns = recorder.counted_from_ns();
+        recorder.iterations.arrive(due_ns, clock::now_ns(), from_ns);
+    }
+
+    /// Counts arrivals that were due and did not begin.
+    #[pyo3(signature = (due_ns, count = 1))]
+    fn add_dropped(&self, due_ns: u64, count: u64) {
+        let mut recorder = lock(&self.shared);
+        let from_ns = recorder.counted_from_ns();
+        recorder.iterations.drop(due_ns, count, from_ns);
+    }
+
+    /// Iterations that ended, those of the warm-up included.
+    #[getter]
+    fn ended_iterations(&self) -> u64 {
+        lock(&self.shared).iterations.ended
     }
 
     /// Counts a call that returned None, as its step may.
@@ -118,7 +163,7 @@ impl Recorder {
 
     /// The report of everything counted so far. The steps have the names given, in order.
     #[pyo3(signature = (
-        names, *, workflow, slot, sequence, elapsed_s, vus = 0, iterations = 0, histograms = false,
+        names, *, workflow, slot, sequence, elapsed_s, vus = 0, histograms = false,
         series_from = 0, offset_s = 0, checks = Vec::new(), metrics = Vec::new(), cpu_s = 0.0,
         loop_lag_s = 0.0, rss_bytes = 0, cpu_wait_s = 0.0, loop_s = 0.0, raised = 0
     ))]
@@ -131,7 +176,6 @@ impl Recorder {
         sequence: u64,
         elapsed_s: f64,
         vus: u64,
-        iterations: u64,
         histograms: bool,
         series_from: u32,
         offset_s: u32,
@@ -150,7 +194,6 @@ impl Recorder {
             sequence,
             elapsed_s,
             vus,
-            iterations,
             raised,
             checks: checks.into_iter().map(|check| check.inner).collect(),
             metrics: metrics.into_iter().map(|metric| metric.inner).collect(),
@@ -164,7 +207,11 @@ impl Recorder {
             ..report::Report::default()
         };
         let detail = histograms.then_some(Detail { series_from, offset_s });
-        lock(&self.shared).report_steps(&mut report, &names, detail).map_err(to_py)?;
+        let recorder = lock(&self.shared);
+        report.iterations = recorder.iterations.counted;
+        report.metrics.extend(recorder.iterations.metrics(histograms).map_err(to_py)?);
+        recorder.report_steps(&mut report, &names, detail).map_err(to_py)?;
+        drop(recorder);
         Ok(Report::of(report))
     }
 }

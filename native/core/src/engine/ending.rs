@@ -138,6 +138,7 @@ impl<T> Engine<T> {
                 failure,
                 redirects: request.redirects,
                 latency_ns: now - since_ns,
+                ended_ns: now,
                 phases_ns: request.phases_ns,
                 bytes_sent: request.bytes_sent,
                 bytes_received: request.bytes_received,

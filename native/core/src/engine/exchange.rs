@@ -32,6 +32,8 @@ pub struct Exchange {
     pub redirects: u32,
     /// From the first byte handed to the kernel to the last byte read.
     pub latency_ns: u64,
+    /// When it ended, on the engine's clock.
+    pub ended_ns: u64,
     /// In the order of `recorder::Phase::ALL`.
     pub phases_ns: [Option<u64>; 4],
     pub bytes_sent: u64,
@@ -113,6 +115,7 @@ impl Exchange {
                     status: Some(self.status),
                     error: if ok { None } else { Some("status") },
                     phases_ns: self.phases_ns,
+                    service_ns: None,
                 }
             }
             Some(failure) => Outcome {
@@ -122,6 +125,7 @@ impl Exchange {
                 status: None,
                 error: Some(failure.class.name()),
                 phases_ns: self.phases_ns,
+                service_ns: None,
             },
         }
     }

@@ -374,6 +374,7 @@ fn hop<T>(request: &Request<T>, template: Arc<Template>, response: Response, now
         failure: None,
         redirects: request.redirects,
         latency_ns: now.saturating_sub(request.hop_started_ns),
+        ended_ns: now,
         phases_ns: [None; 4],
         bytes_sent: 0,
         bytes_received: 0,

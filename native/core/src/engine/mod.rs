@@ -28,6 +28,7 @@ mod ending;
 pub mod error;
 pub mod exchange;
 mod exchanging;
+pub mod pacing;
 pub mod program;
 pub mod resolve;
 pub mod response;

@@ -8,6 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::pacing::{Next, Pacing, PacingPlan};
 use super::response::Keep;
 use super::template::Template;
 use super::{Caller, Done, Engine, Options};
@@ -36,8 +37,10 @@ struct Ticket {
 
 #[derive(Clone, Debug, Default)]
 struct VuState {
-    layer: usize,
-    pending: usize,
+    layer: u32,
+    pending: u32,
+    /// When its iteration began, or was due.
+    began_ns: u64,
     /// By position: this iteration, the step failed or was skipped.
     failed: Vec<bool>,
 }
@@ -50,8 +53,10 @@ pub struct Program {
     vus: Vec<VuState>,
     started: usize,
     active: usize,
-    iterations: u64,
     iterations_left: Option<u64>,
+    /// None: users loop without a pause.
+    pacing: Option<Pacing>,
+    is_closed: bool,
     stop_at_ns: u64,
     lease_at_ns: u64,
 }
@@ -77,8 +82,9 @@ impl Program {
             vus: vec![state; vus],
             started: 0,
             active: 0,
-            iterations: 0,
             iterations_left: iterations,
+            pacing: None,
+            is_closed: false,
             stop_at_ns: u64::MAX,
             lease_at_ns: u64::MAX,
         })
@@ -88,15 +94,16 @@ impl Program {
         self.engine.pin(template, addresses);
     }
 
-    /// Virtual users that still have something under way.
-    #[must_use]
-    pub fn active(&self) -> usize {
-        self.active
+    /// Paces the users from now on; `offset_ns` is how far into its shape the workflow is.
+    pub fn pace(&mut self, plan: PacingPlan, offset_ns: u64) {
+        self.pacing = Some(Pacing::new(plan, self.vus.len(), now_ns(), offset_ns));
     }
 
+    /// Virtual users that loop.
     #[must_use]
-    pub fn iterations(&self) -> u64 {
-        self.iterations
+    pub fn active(&self) -> usize {
+        let paced = self.pacing.as_ref().filter(|_| !self.is_closed).and_then(Pacing::users);
+        paced.unwrap_or(self.active)
     }
 
     /// From then on nothing new begins; what is under way may end.
@@ -117,6 +124,7 @@ impl Program {
 
     /// Drops what is under way and counts it as cut.
     pub fn cut(&mut self, recorder: &mut Recorder) {
+        self.close(now_ns(), recorder);
         self.stop_at_ns = 0;
         for ticket in self.engine.cut_all(recorder) {
             if let Some(step) = self.steps.get(ticket.position) {
@@ -132,29 +140,60 @@ impl Program {
     pub fn run(&mut self, slice_ns: u64, recorder: &mut Recorder) -> io::Result<bool> {
         let end_ns = now_ns() + slice_ns;
         loop {
-            self.start_vus(recorder);
+            // When the next user starts; None: none does.
+            let start_ns = match self.pacing {
+                None => self.start_vus(recorder),
+                Some(_) => self.start_due(recorder),
+            };
             let now = now_ns();
-            let waiting_to_start = self.started < self.vus.len() && !self.is_over(now);
-            if self.active == 0 && !waiting_to_start {
+            if self.active == 0 && start_ns.is_none() {
                 return Ok(false);
             }
             if now >= end_ns {
                 return Ok(true);
             }
-            let busy = waiting_to_start || self.engine.has_done();
-            let wait_ns = if busy { 0 } else { end_ns - now };
+            let until_ns = start_ns.map_or(end_ns, |start_ns| start_ns.min(end_ns));
+            let wait_ns = if self.engine.has_done() { 0 } else { until_ns.saturating_sub(now) };
             self.engine.poll(wait_ns, recorder)?;
             self.settle(recorder);
         }
     }
 
-    fn start_vus(&mut self, recorder: &mut Recorder) {
+    fn start_vus(&mut self, recorder: &mut Recorder) -> Option<u64> {
         let target = (self.started + STARTS_MAX).min(self.vus.len());
         while self.started < target && !self.is_over(now_ns()) {
             let vu = self.started;
             self.started += 1;
             self.active += 1;
-            self.begin_iteration(vu, recorder);
+            self.begin_iteration(vu, now_ns(), recorder);
+        }
+        (self.started < self.vus.len() && !self.is_over(now_ns())).then_some(0)
+    }
+
+    /// Begins the iterations that are due, on users that are not busy.
+    fn start_due(&mut self, recorder: &mut Recorder) -> Option<u64> {
+        for _ in 0..STARTS_MAX {
+            let now = now_ns();
+            if self.is_over(now) || self.iterations_left == Some(0) {
+                self.close(now.min(self.stop_at_ns).min(self.lease_at_ns), recorder);
+                return None;
+            }
+            let from_ns = recorder.counted_from_ns();
+            let pacing = self.pacing.as_mut()?;
+            let Some(vu) = pacing.pop(now, &mut recorder.iterations, from_ns) else { break };
+            let began_ns = pacing.due_ns(vu).unwrap_or(now);
+            self.active += 1;
+            self.begin_iteration(vu, began_ns, recorder);
+        }
+        self.pacing.as_ref().and_then(Pacing::next_ns)
+    }
+
+    /// Nothing begins any more.
+    fn close(&mut self, at_ns: u64, recorder: &mut Recorder) {
+        if let (Some(pacing), false) = (&mut self.pacing, self.is_closed) {
+            self.is_closed = true;
+            let from_ns = recorder.counted_from_ns();
+            pacing.close(at_ns, &mut recorder.iterations, from_ns);
         }
     }
 
@@ -163,8 +202,16 @@ impl Program {
         for Done { token, exchange } in self.engine.take_done() {
             let Some(step) = self.steps.get(token.position) else { continue };
             let accepted = step.accepts.contains(&exchange.status);
-            recorder.record_exchange(step.step, &exchange, accepted, now_ns());
             let vu = token.vu as usize;
+            // Latencies of the first steps count from when the iteration was due.
+            let is_root = step.after.is_empty();
+            match self.pacing.as_ref().filter(|_| is_root).and_then(|pacing| pacing.due_ns(vu)) {
+                None => recorder.record_exchange(step.step, &exchange, accepted, now_ns()),
+                Some(due_ns) => {
+                    let now = now_ns();
+                    recorder.record_exchange_since(step.step, &exchange, accepted, due_ns, now)
+                }
+            };
             let Some(state) = self.vus.get_mut(vu) else { continue };
             if let Some(failed) = state.failed.get_mut(token.position) {
                 *failed = exchange.failure.is_some();
@@ -177,7 +224,7 @@ impl Program {
         }
     }
 
-    fn begin_iteration(&mut self, vu: usize, recorder: &mut Recorder) {
+    fn begin_iteration(&mut self, vu: usize, began_ns: u64, recorder: &mut Recorder) {
         match &mut self.iterations_left {
             Some(0) => {
                 self.active -= 1;
@@ -188,6 +235,7 @@ impl Program {
         }
         if let Some(state) = self.vus.get_mut(vu) {
             state.layer = 0;
+            state.began_ns = began_ns;
             state.failed.fill(false);
         }
         self.advance(vu, recorder);
@@ -197,15 +245,18 @@ impl Program {
     fn advance(&mut self, vu: usize, recorder: &mut Recorder) {
         loop {
             let Some(state) = self.vus.get_mut(vu) else { return };
-            let from = self.bounds.get(state.layer).copied();
-            let to = self.bounds.get(state.layer + 1).copied();
+            let from = self.bounds.get(state.layer as usize).copied();
+            let to = self.bounds.get(state.layer as usize + 1).copied();
             let (Some(from), Some(to)) = (from, to) else {
-                self.iterations += 1;
-                if self.is_over(now_ns()) {
+                let now = now_ns();
+                let from_ns = recorder.counted_from_ns();
+                recorder.iterations.end(state.began_ns, now, from_ns);
+                let next = self.pacing.as_mut().map(|pacing| pacing.after(vu, now));
+                if next == Some(Next::Wait) || self.is_over(now) {
                     self.active -= 1;
                     return;
                 }
-                return self.begin_iteration(vu, recorder);
+                return self.begin_iteration(vu, now, recorder);
             };
             if self.is_over(now_ns()) {
                 self.active -= 1;

@@ -20,7 +20,7 @@ use super::totals::{check_totals, hold_totals, metric_total, MetricTotal};
 use super::users::{summed, Users};
 use super::{merged, CheckReport, Counts, Encoded, Failures, HoldReport, MergeError, Report};
 use crate::hist::Histogram;
-use crate::recorder::{Phase, CUT};
+use crate::recorder::{Phase, CUT, SERVICE};
 
 /// A second is closed once every part is this far past it, so that the reports that complete it
 /// have come...
@@ -383,6 +383,12 @@ impl Merge {
     #[must_use]
     pub fn cut(&self, place: usize) -> Histogram {
         merged(self.phase(place, CUT).map(AsRef::as_ref))
+    }
+
+    /// The latencies of the step from the send, where others count from when a call was due.
+    #[must_use]
+    pub fn service(&self, place: usize) -> Histogram {
+        merged(self.phase(place, SERVICE).map(AsRef::as_ref))
     }
 
     fn phase<'a>(

@@ -166,7 +166,7 @@ pub struct StepReport {
     pub counts: Counts,
     /// Histograms travel about once a second; None means "as last reported".
     pub latency: Option<Encoded>,
-    /// Those of the phases, and the times of cut requests (`recorder::CUT`).
+    /// Those of the phases, and those named `recorder::CUT` and `recorder::SERVICE`.
     pub phases: Option<Phases>,
     /// The newest points, by second.
     pub series: Vec<Point>,

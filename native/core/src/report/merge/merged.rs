@@ -6,7 +6,7 @@ use super::super::series::{tier_for, width_of};
 use super::super::totals::metric_reports;
 use super::super::{joined, Report, StepReport, Unknown};
 use super::Merge;
-use crate::recorder::{Phase, CUT};
+use crate::recorder::{Phase, CUT, SERVICE};
 
 /// Which seconds go with a merged report.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +106,7 @@ impl Merge {
     ) -> Option<StepReport> {
         let step = self.steps.get(place)?;
         let latencies = self.in_order().filter_map(|part| part.latency(place));
-        let names = Phase::ALL.into_iter().map(Phase::name).chain([CUT]);
+        let names = Phase::ALL.into_iter().map(Phase::name).chain([CUT, SERVICE]);
         let phases = names.filter_map(|name| Some((name.into(), joined(self.phase(place, name))?)));
         Some(StepReport {
             name: step.name.clone(),
