@@ -32,6 +32,7 @@ ATTRIBUTES_MAX = 15
 WIDER_CLASSES = {  # class -> reason
     "Workflow": "the settings of a test",
     "DiscoveryConfig": "configuration",
+    "LeaderTimeouts": "configuration",
     "MembershipConfig": "configuration",
     "PreparePart": "a message",
     "PrepareSlot": "a message",

@@ -1,11 +1,10 @@
 """`hyperscale jobs`: list the jobs of a cluster."""
 
 import argparse
-import time
 
 from hyperscale.cli.cluster_flags import CLUSTER_HELP, add_client_flags, ask_cluster
 from hyperscale.cli.parser import whole_number
-from hyperscale.cli.printing import ago, print_reply, print_warning, table
+from hyperscale.cli.printing import age, print_reply, print_warning, table
 from hyperscale.client.inputs import JOBS_MOST
 from hyperscale.client.messages import ListJobsReply
 
@@ -42,10 +41,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _text(reply: ListJobsReply) -> str:
-    now_s = time.time()
     rows = [
         (
-            *(job.job, job.status.value, str(job.position or ""), ago(job.submitted_ms, now_s)),
+            *(job.job, job.status.value, str(job.position or ""), age(job.submitted_ago_s)),
             *(job.file, job.reason),
         )
         for job in reply.jobs

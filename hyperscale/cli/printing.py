@@ -54,9 +54,8 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in text) or "-"
 
 
-def ago(stamp_ms: int, now_s: float) -> str:
-    """Format the time since a wall-clock stamp; a stamp of 0 (never) is shown as "-"."""
-    if not stamp_ms:
+def age(seconds: float | None) -> str:
+    """Format how long ago something happened; None (never) is shown as "-"."""
+    if seconds is None:
         return "-"
-    since_s = round(now_s - stamp_ms / 1000)
-    return format_duration(since_s) if since_s > 0 else "0s"
+    return format_duration(round(seconds)) if round(seconds) > 0 else "0s"

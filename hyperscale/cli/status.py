@@ -1,7 +1,6 @@
 """`hyperscale status JOB`: show the state of a job, once."""
 
 import argparse
-import time
 
 from hyperscale.cli.cluster_flags import (
     CLUSTER_HELP,
@@ -9,7 +8,7 @@ from hyperscale.cli.cluster_flags import (
     add_job_argument,
     ask_cluster,
 )
-from hyperscale.cli.printing import ago, print_reply, print_warning, printable, table
+from hyperscale.cli.printing import age, print_reply, print_warning, printable, table
 from hyperscale.client.client import HyperscaleClient
 from hyperscale.client.messages import WatchJobUpdate
 from hyperscale.client.updates import queue_note
@@ -58,13 +57,17 @@ async def _fetch(
 
 
 def _text(update: WatchJobUpdate, result: RunResult | None) -> str:
-    job, now_s = update.job, time.time()
+    job = update.job
     lines = [f"{job.job}  {job.status.value}  {printable(job.file)}"]
     note = queue_note(job) or job.reason
     if note:
         lines.append(f"  {printable(note)}")
-    stamps = {"submitted": job.submitted_ms, "started": job.started_ms, "ended": job.ended_ms}
-    facts = [f"{what} {ago(ms, now_s)} ago" for what, ms in stamps.items() if ms]
+    ages = {
+        "submitted": job.submitted_ago_s,
+        "started": job.started_ago_s,
+        "ended": job.ended_ago_s,
+    }
+    facts = [f"{what} {age(ago_s)} ago" for what, ago_s in ages.items() if ago_s is not None]
     lines += [f"  {', '.join(facts)}", ""]
     views = () if update.live is None else update.live.workflows
     figures = {each.name: (each.sent, each.failed, each.requests_now) for each in views}

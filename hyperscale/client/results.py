@@ -20,12 +20,12 @@ def result_of(record: bytes) -> RunResult:
 def result_of_end(end: JobEnd) -> RunResult:
     """Return the results of a job's outcome."""
     job = end.job
-    started_ms = job.started_ms or job.submitted_ms
+    started_unix_ms = job.times.started_unix_ms or job.times.submitted_unix_ms
     return build_result(
         file=job.plan.file,
         status=RunStatus(job.status.value),
-        started_at=datetime.fromtimestamp(started_ms / 1000, UTC),
-        elapsed_s=job.elapsed_s,
+        started_at=datetime.fromtimestamp(started_unix_ms / 1000, UTC),
+        elapsed_s=job.times.elapsed_s,
         outcomes=[
             WorkflowOutcome(
                 stats=end.stats[name],
@@ -36,7 +36,7 @@ def result_of_end(end: JobEnd) -> RunResult:
                 was_saturated=any(part.was_saturated for part in workflow.parts),
                 attempts=workflow.attempts,
                 workers=tuple(workflow.workers),
-                began_s=_began_s(workflow, end.stats[name].elapsed_s, started_ms),
+                began_s=_began_s(workflow, end.stats[name].elapsed_s, job.times.started_ms),
                 shared_cores=workflow.shared_cores,
             )
             for name, workflow in job.workflows.items()

@@ -169,6 +169,11 @@ class BundlesSection(_Section, frozen=True, kw_only=True):
     keep: Annotated[int, Meta(ge=1, le=100_000)] = 64
 
 
+class RetriesSection(_Section, frozen=True, kw_only=True):
+    max: Annotated[int, Meta(ge=0, le=100)] = 3
+    window_s: Annotated[float, Meta(gt=0, le=86_400)] = 300.0
+
+
 class LogSection(_Section, frozen=True, kw_only=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -199,6 +204,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     membership: MembershipSection = MembershipSection()
     ledger: LedgerSection = LedgerSection()
     queue: QueueSection = QueueSection()
+    retries: RetriesSection = RetriesSection()
     executors: ExecutorsSection = ExecutorsSection()
     bundles: BundlesSection = BundlesSection()
     log: LogSection = LogSection()
@@ -264,6 +270,10 @@ _MEANINGS = {
     "queue.max": "most workflows that may wait for cores; further jobs are refused (managers)",
     "queue.age_s": "wait after which a workflow rises by one priority; from then on no later "
     "workflow takes the cores it waits for (managers)",
+    "retries.max": "most new attempts of a part of a workflow within retries.window_s of its load "
+    "(managers)",
+    "retries.window_s": "load after which a failed attempt of a part no longer counts; a worker on "
+    "which a part failed gets it again after this time, or if no other worker could (managers)",
     "executors.env": "environment variable of the worker that tests may see, beside PATH, LANG, "
     "TZ and those that begin with LC_ or PYTHON; a name that ends with * stands for all that begin "
     "so (workers)",

@@ -394,7 +394,8 @@ class RequestCores(Struct, frozen=True, kw_only=True):
     # pool decide how many cores the workflow gets, and part i is the i-th share of the grant.
     part: int = -1
     cores: int = 0
-    exclude: list[str] = field(default_factory=list)  # workers on which the part failed
+    # Workers on which the part failed, longest ago first. The first gets it if no other could.
+    exclude: list[str] = field(default_factory=list)
     is_recovery: bool = False  # served before other requests
     may_share: bool = False  # the lost load may run beside other attempts
     waited_s: float = 0.0  # waited already, at earlier allocators

@@ -43,9 +43,16 @@ from hyperscale.ledger.core_events import (
     SnapshotRequested,
     VoterChangeRequested,
 )
+from hyperscale.ledger.group_clock import GroupClocks, TimeSource
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.proposals import ProposalQueue
-from hyperscale.ledger.records import EntryClock, Record, StateDigest, encode_record
+from hyperscale.ledger.records import (
+    EntryClock,
+    MachineCommand,
+    Record,
+    StateDigest,
+    encode_record,
+)
 from hyperscale.ledger.replica import DIGEST_EVERY, AppliedEntry, Replica
 from hyperscale.ledger.store import DiskWrites, LedgerDisk
 from hyperscale.ledger.topology import Topology
@@ -118,6 +125,7 @@ class LedgerCore:
     ) -> None:
         self.limits = limits or LedgerLimits()
         self.clock = EntryClock()
+        self.group_clocks = GroupClocks()
         self.topology = Topology()
         """The state of group 0 as far as this node has applied it."""
         self.replicas: dict[int, Replica] = {}
@@ -159,12 +167,22 @@ class LedgerCore:
         role = self.roles.get(group)
         return None if role is None else role.leader
 
+    def time_ms(self, group: int, now_s: float) -> int:
+        """Return the time of a group: milliseconds since it was created (`group_clock`)."""
+        if group not in self.replicas:
+            return 0  # what is proposed to a group that was left fails
+        clock = self.group_clocks.get(group)
+        if clock.source is TimeSource.NOTHING:
+            self._observe_time(group, 0)
+        return clock.read_ms(now_s)
+
     def wake_at_s(self) -> float | None:
         return self._tick_at_s
 
     # -- events ---------------------------------------------------------------------------
 
     def handle(self, event: LedgerEvent | Tick, *, now_s: float) -> list[LedgerEffect]:
+        self.group_clocks.now_s = now_s
         match event:
             case BatchEnded():
                 return self._run_pass(event.wall_ms)
@@ -216,6 +234,8 @@ class LedgerCore:
     def _queue(self, token: int, group: int, record: Record) -> None:
         """Stamp a record and queue it for the next pass."""
         record.stamp = self.clock.next()
+        if isinstance(record, MachineCommand):
+            record.time_ms = self.time_ms(group, self.group_clocks.now_s)
         self.proposals.queued.setdefault(group, []).append((token, encode_record(record)))
 
     # -- groups ---------------------------------------------------------------------------
@@ -244,6 +264,7 @@ class LedgerCore:
         if data:
             replica.restore(index, data)
         self.replicas[group] = replica
+        self.group_clocks.open(group, image.entries[-1][0] if image.entries else index)
         self.raft.open(image)
 
     def _leave(self, group: int, out: PassOutput) -> None:
@@ -251,6 +272,7 @@ class LedgerCore:
         self.raft.close(group)
         self._differing.discard(group)
         del self.replicas[group]
+        self.group_clocks.close(group)
         self.roles.pop(group, None)
         self._stop_leading(group, out)
         self.proposals.reads.pop(group, None)
@@ -330,6 +352,7 @@ class LedgerCore:
                 self._stop_leading(group, out)
         for group, index, data in turn.restored:
             self.replicas[group].restore(index, data)
+            self._observe_time(group, index)
             self._differing.discard(group)
             out.fail(self.proposals.waiting.pop(group, ()), ProposalFailure.UNKNOWN)
             out.changes.append(AnnounceRestore(group))
@@ -367,10 +390,12 @@ class LedgerCore:
             role = self.roles.get(group)
             if role is not None and role.is_leader and role.term == term:
                 self.leading[group] = out.led_now[group] = term
-        before_ms = replica.last_ms
+        before_ms, before_time_ms = replica.last_ms, replica.time_ms
         entry = replica.apply(index, term, data)
         if replica.last_ms != before_ms:
             self.clock.observe_ms(replica.last_ms)
+        if replica.time_ms != before_time_ms:
+            self._observe_time(group, index)
         if entry.reply is not None:
             out.entries.append(entry)
         elif entry.is_digest_different:
@@ -384,6 +409,11 @@ class LedgerCore:
             digest = StateDigest(0, index, replica.digests[index])
             self._queue(self.proposals.new_token(), group, digest)
         return entry
+
+    def _observe_time(self, group: int, index: int) -> None:
+        replica = self.replicas[group]
+        age_s = (self.clock.now_ms - replica.last_ms) / 1000
+        self.group_clocks.applied(group, index, replica.time_ms, age_s=age_s)
 
     def _stop_leading(self, group: int, out: PassOutput) -> None:
         was_announced = out.led_now.pop(group, None) is None

@@ -26,7 +26,10 @@ class Machine(Protocol):
     `apply` answers a bad command with a refusal in its reply; it never raises for one.
     """
 
-    def apply(self, index: int, stamp_ms: int, body: bytes) -> ApplyResult: ...
+    def apply(self, index: int, time_ms: int, body: bytes, *, unix_ms: int) -> ApplyResult:
+        """Apply a command. `time_ms`: the time of the group, by which ages and durations are
+        measured (`group_clock`). `unix_ms`: the date, for people."""
+
     def encode_reply(self, reply: object) -> bytes:
         """Encode a reply of `apply` for another node."""
 

@@ -1,6 +1,8 @@
 """The records that entries of a group's log carry, their encoding, and the clock of their stamps.
 
-The leader of a group stamps every record that it proposes: state machines know no other clock.
+The leader of a group stamps every record that it proposes with its date, and every command with
+the time of its group as well (`group_clock`). State machines know no other clocks: dates are for
+people, ages and durations are differences of the group's time.
 Records are encoded as arrays, because they are many and small and all nodes of a tier write the
 same format. A new kind of record gets a new tag.
 """
@@ -20,6 +22,7 @@ class MachineCommand(Struct, array_like=True, tag=0):
     stamp: int
     key: str
     body: bytes
+    time_ms: int = 0  # of the group
 
 
 class KeySlotsReleased(Struct, array_like=True, tag=1):

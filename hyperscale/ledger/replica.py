@@ -73,6 +73,7 @@ class _Image(Struct, array_like=True):
     released: list[int]
     adopted: list[int]
     last_ms: int
+    time_ms: int = 0
 
 
 _encode_image = msgspec.msgpack.Encoder().encode
@@ -105,6 +106,9 @@ class Replica:
         self.log_bytes = 0
         """Their size."""
         self.last_ms = 0
+        """The date of the last entry; for people."""
+        self.time_ms = 0
+        """The time of the group at its last command: ages and durations count from it."""
         self.released: set[int] = set()
         """Migrations: a repeated record changes nothing."""
         self._adopted: set[int] = set()
@@ -128,7 +132,7 @@ class Replica:
 
     def _apply_record(self, index: int, record: Record) -> AppliedEntry | None:
         """Return None if the entry did nothing that its proposer or a hook has to know."""
-        # For the state machine time never runs backwards, whatever the clocks of leaders do.
+        # Time never runs backwards, whatever the clocks of leaders do.
         stamped_ms = record.stamp >> COUNTER_BITS
         self.last_ms = max(self.last_ms, stamped_ms)
         match record:
@@ -136,7 +140,8 @@ class Replica:
                 key = record.key
                 if key and key_slot_of(key) not in self.key_slots:
                     return AppliedEntry(self.group, index, self.term, is_key_foreign=True)
-                applied = self.machine.apply(index, self.last_ms, record.body)
+                self.time_ms = max(self.time_ms, record.time_ms)
+                applied = self.machine.apply(index, self.time_ms, record.body, unix_ms=self.last_ms)
                 for job, kind, row in applied.history:
                     self.history.append((job, self.group, index, self.last_ms, kind, row))
                 return AppliedEntry(self.group, index, self.term, applied.event, applied.reply)
@@ -186,6 +191,7 @@ class Replica:
             sorted(self.released),
             sorted(self._adopted),
             self.last_ms,
+            self.time_ms,
         )
 
     def restore(self, index: int, data: bytes) -> None:
@@ -196,7 +202,7 @@ class Replica:
         self.outgoing = image.outgoing
         self.released = set(image.released)
         self._adopted = set(image.adopted)
-        self.last_ms = image.last_ms
+        self.last_ms, self.time_ms = image.last_ms, image.time_ms
         self.applied = index
         self.log_entries = self.log_bytes = 0
         self.digests.clear()

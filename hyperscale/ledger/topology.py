@@ -230,7 +230,14 @@ class Topology(Struct):
 
     # -- Machine --------------------------------------------------------------------------
 
-    def apply(self, _index: int, _stamp_ms: int, body: bytes) -> _DecisionApplied:
+    def apply(
+        self,
+        _index: int,
+        _time_ms: int,
+        body: bytes,
+        *,
+        unix_ms: int = 0,  # noqa: ARG002  the ledger's protocol
+    ) -> _DecisionApplied:
         decision = _decode(body)
         return _DecisionApplied(decision, self.decide(decision))
 

@@ -52,7 +52,7 @@ def test_a_queued_job_is_cancelled_at_once_and_its_request_is_withdrawn() -> Non
     rig = Rig(workers=1)
     rig.submit(workflow("Load"))
     second = rig.submit(workflow("Load"), key="second")
-    row = rig.leader.row(rig.job(second))
+    row = rig.leader.row(rig.job(second), now_s=rig.now_s)
     assert (row.status, row.position) == (JobStatus.QUEUED, 1)
     assert row.reason == "Load needs 1 core, and 2 of 2 are busy"
     rig.commit(CancelRequested(job=second, reason="enough"))

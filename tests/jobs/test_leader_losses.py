@@ -7,6 +7,7 @@ from hyperscale.jobs.committed.events import JobOptions, JobStatus
 from hyperscale.jobs.committed.outcome import outcome_of
 from hyperscale.jobs.leader import events as ev
 from hyperscale.jobs.leader.gaps import RATE_PER_CORE_MAX
+from hyperscale.jobs.leader.retries import RetryLimits
 from hyperscale.jobs.messages import (
     AttemptId,
     Isolation,
@@ -21,6 +22,8 @@ from hyperscale.sansio.core import Tick
 from tests.lab.job_builders import report, workflow
 from tests.lab.leader_rig import Rig
 from tests.lab.reports import SeriesPoint
+
+failures = RetryLimits().failures
 
 
 def test_the_part_of_a_dead_worker_runs_elsewhere_at_once_for_the_rest_of_its_duration() -> None:
@@ -223,7 +226,7 @@ def test_a_part_that_continues_in_isolation_is_not_started_elsewhere_on_silence(
     assert rig.job(job).workflows["Load"].parts[0].attempt == 1
     rig.workers["w0"].is_silent = False
     rig.kill("w0")
-    assert rig.job(job).workflows["Load"].parts[0].failures()
+    assert rig.job(job).workflows["Load"].parts[0].segments[-1].costs_retry
 
 
 def test_a_part_that_continues_in_isolation_is_waited_for_until_its_own_end() -> None:
@@ -271,7 +274,9 @@ def test_a_workflow_fails_after_three_retries_and_its_dependents_are_cancelled()
         rig.run(0.3)
     ended = rig.job(job)
     assert ended.status is JobStatus.FAILED
-    assert "given up after 4 attempts: worker" in (ended.workflows["Load"].error or "")
+    assert "given up after 4 attempts within 5m of load: worker" in (
+        ended.workflows["Load"].error or ""
+    )
     assert ended.workflows["After"].error == "dependency failed: Load"
 
 
@@ -284,7 +289,7 @@ def test_deaths_far_apart_do_not_end_a_long_test() -> None:
         rig.kill(part.worker)
         rig.run(101.0, reports=True)
     part = rig.job(job).workflows["Load"].parts[0]
-    assert (part.attempt, part.is_open, len(part.failures())) == (6, True, 3)
+    assert (part.attempt, part.is_open, len(failures(part))) == (6, True, 3)
 
 
 def test_a_part_that_fails_by_itself_is_not_retried() -> None:
@@ -317,7 +322,7 @@ def test_the_death_of_an_executor_leads_to_another_attempt_elsewhere() -> None:
     rig.finish("w0", PartStatus.FAILED, error="an executor died", is_retryable=True)
     rig.run(0.2)
     part = rig.job(job).workflows["Load"].parts[0]
-    assert (part.attempt, part.worker, len(part.failures())) == (2, "w1", 1)
+    assert (part.attempt, part.worker, len(failures(part))) == (2, "w1", 1)
 
 
 def test_a_worker_whose_executor_died_is_tried_again_after_a_while() -> None:
@@ -328,7 +333,7 @@ def test_a_worker_whose_executor_died_is_tried_again_after_a_while() -> None:
         rig.finish(worker, PartStatus.FAILED, error="an executor died", is_retryable=True)
         rig.run(301.0, reports=True)
         part = rig.job(job).workflows["Load"].parts[0]
-        assert (part.worker, part.is_open, len(part.failures())) == (next_worker, True, 1)
+        assert (part.worker, part.is_open, len(failures(part))) == (next_worker, True, 1)
 
 
 def test_an_expired_lease_costs_no_retry() -> None:
@@ -338,7 +343,7 @@ def test_an_expired_lease_costs_no_retry() -> None:
     rig.finish("w0", PartStatus.STOPPED, error="its lease ran out", is_retryable=True)
     rig.run(2.0)
     part = rig.job(job).workflows["Load"].parts[0]
-    assert (part.attempt, part.worker, part.failures()) == (2, "w0", [])
+    assert (part.attempt, part.worker, failures(part)) == (2, "w0", [])
 
 
 def test_a_stopped_attempt_leaves_no_gap() -> None:
@@ -445,7 +450,7 @@ def test_a_full_worker_costs_no_retry() -> None:
     job = rig.submit(workflow("Load", vus=1))
     rig.run(20.0)
     part = rig.job(job).workflows["Load"].parts[0]
-    assert part.failures() == []
+    assert failures(part) == []
     assert 2 <= part.attempt <= 12  # it does not hammer
     rig.workers["w0"].refusal = Refusal.NONE
     rig.run(10.0)

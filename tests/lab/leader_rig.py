@@ -19,6 +19,7 @@ from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.committed.state import Job, decode_job
 from hyperscale.jobs.leader import events as ev
 from hyperscale.jobs.leader.core import JobLeader
+from hyperscale.jobs.leader.retries import RetryLimits
 from hyperscale.jobs.leader.timeouts import LeaderTimeouts
 from hyperscale.jobs.messages import (
     AcknowledgeResult,
@@ -109,10 +110,12 @@ class Rig:
         workers: int = 2,
         cores: int = 2,
         timeouts: LeaderTimeouts | None = None,
+        retries: RetryLimits | None = None,
     ) -> None:
         self.now_s = 1000.0
         self.machine = JobMachine("dc1", 1)
         self.timeouts = timeouts
+        self.retries = retries
         self.allocator = Allocator()
         self.workers = {f"w{i}": Worker(f"w{i}", cores) for i in range(workers)}
         self.term = 0
@@ -140,7 +143,9 @@ class Rig:
         """Elect a new leader, which knows only committed state."""
         self.term += 1
         alive = [name for name, worker in self.workers.items() if worker.is_up]
-        self.leader = JobLeader(1, f"m{self.term}", self.machine, timeouts=self.timeouts)
+        self.leader = JobLeader(
+            1, f"m{self.term}", self.machine, timeouts=self.timeouts, retries=self.retries
+        )
         self.feed(ev.BecameLeader(self.term, tuple(alive), self.now_ms))
 
     @property
@@ -328,7 +333,7 @@ class Rig:
             return ""
         self.index += 1
         self.events.append(event)
-        applied = self.machine.apply(self.index, self.now_ms, encode(event))
+        applied = self.machine.apply(self.index, self.now_ms, encode(event), unix_ms=self.now_ms)
         for job, kind, data in applied.history:
             if kind == "finished":
                 self.records[job] = decode_job(data)

@@ -58,6 +58,8 @@ class MemoryTier:
         self.answers: dict[int, ProposalResult | None] = {}
         """By token; None: a read may be answered."""
         self.effects: list[tuple[int, LedgerEffect]] = []
+        self.skews_ms: Counter[int] = Counter()  # of the wall clocks of nodes
+        self.origins_s: Counter[int] = Counter()  # of their monotonic clocks
         self.mismatches: Counter[int] = Counter()
         for number, store in enumerate(
             founded([f"n{n}" for n in range(nodes)], groups).values(), 1
@@ -95,7 +97,9 @@ class MemoryTier:
     def _turn(self, number: int) -> bool:
         core, store = self.cores[number], self.stores[number]
         is_busy = False
-        for effect in core.handle(BatchEnded(self.now_ms), now_s=self.now_s):
+        for effect in core.handle(
+            BatchEnded(self.now_ms + self.skews_ms[number]), now_s=self.clock_s(number)
+        ):
             self.effects.append((number, effect))
             match effect:
                 case AnswerRequests(answers=answers):
@@ -126,8 +130,12 @@ class MemoryTier:
     def now_s(self) -> float:
         return self.now_ms / 1_000
 
+    def clock_s(self, number: int) -> float:
+        """Return the reading of a node's monotonic clock."""
+        return self.now_s + self.origins_s[number]
+
     def feed(self, number: int, event: LedgerEvent | Tick) -> None:
-        self.cores[number].handle(event, now_s=self.now_s)
+        self.cores[number].handle(event, now_s=self.clock_s(number))
 
     def tick(self, count: int = 1) -> None:
         for _ in range(count):

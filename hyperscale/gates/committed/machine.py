@@ -57,7 +57,7 @@ class GlobalJobMachine:
 
     # --- the ledger's side ----------------------------------------------------------------
 
-    def apply(self, index: int, stamp_ms: int, body: bytes) -> GlobalApplied:  # noqa: ARG002 -- the ledger's protocol
+    def apply(self, index: int, time_ms: int, body: bytes, *, unix_ms: int = 0) -> GlobalApplied:  # noqa: ARG002 -- the ledger's protocol
         """Apply one committed entry. No content of an entry makes this raise."""
         try:
             event = decode_global(body)
@@ -65,7 +65,7 @@ class GlobalJobMachine:
             reply = Reply(ok=False, code=Code.INVALID, error=f"not an event: {exc}")
             return GlobalApplied(None, reply)
         table = self._table
-        table.now_ms = max(table.now_ms, stamp_ms)
+        table.now_ms = max(table.now_ms, time_ms)
         try:
             if isinstance(event, GlobalJobSubmitted):
                 return self._submitted(event, body)

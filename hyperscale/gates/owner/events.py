@@ -47,7 +47,7 @@ class BecameOwner:
     """This gate was elected leader of the group."""
 
     term: int
-    now_ms: int  # wall clock, to compare with the stamps of entries
+    now_ms: int  # the time of the group, by which the ages of committed state are measured
 
 
 @dataclass(frozen=True, slots=True)

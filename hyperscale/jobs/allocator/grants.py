@@ -10,7 +10,7 @@ Jobs never share cores with each other, except that a recovery runs beside any a
 not at all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from hyperscale.jobs.allocator.pool import CorePool
@@ -114,7 +114,7 @@ class _SharedPlaces:
         """Note cores that a job gets now."""
         self._workers_by_job.setdefault(job, set()).update(share.worker for share in shares)
 
-    def take(self, job: str, *, exclude: Sequence[str] = ()) -> str | None:
+    def take(self, job: str, *, exclude: Collection[str] = ()) -> str | None:
         """Take a place on the worker of the job with the fewest such executors per core."""
         candidates = [
             name
@@ -166,7 +166,8 @@ def decide_recoveries(
         if not with_free_cores and not with_room_beside and not message.within_job:
             too_many = cores
             continue
-        candidates = [name for name in with_free_cores if name not in message.exclude]
+        exclude = _excluded(pool, message)
+        candidates = [name for name in with_free_cores if name not in exclude]
         shared = not candidates
         if candidates:
             best = min(candidates, key=lambda name: (free[name], name))
@@ -175,13 +176,13 @@ def decide_recoveries(
         elif (
             message.within_job
             and message.job not in exclusive
-            and (own := places.take(message.job, exclude=message.exclude))
+            and (own := places.take(message.job, exclude=exclude))
         ):
             share = WorkerShare(own, cores)
             decisions.append(GrantDecision(request, [share], shared=True, within_job=True))
             continue
         elif message.may_share and (
-            candidates := [name for name in with_room_beside if name not in message.exclude]
+            candidates := [name for name in with_room_beside if name not in exclude]
         ):
             best = min(
                 candidates,
@@ -196,11 +197,25 @@ def decide_recoveries(
 
 def can_recover(pool: CorePool, request: RequestCores) -> bool:
     """Return True if some worker could take the lost part if it were idle."""
+    return bool(_able(pool, request))
+
+
+def _able(pool: CorePool, request: RequestCores) -> list[str]:
+    """Return the workers that could take the lost part if they were idle."""
     per_core = SHARED_MAX if request.may_share else 1
-    return any(
-        name not in request.exclude and request.cores <= worker.total * per_core
-        for name, worker in pool.accepting().items()
-    )
+    workers = pool.accepting().items()
+    return [name for name, worker in workers if request.cores <= worker.total * per_core]
+
+
+def _excluded(pool: CorePool, request: RequestCores) -> frozenset[str]:
+    """Return the workers that must not take the lost part: those on which it failed. If no other
+    worker could take it, the one on which it failed longest ago may."""
+    if not request.exclude:
+        return frozenset()
+    able = _able(pool, request)
+    left = [name for name in request.exclude if name in able]
+    is_other_able = len(left) < len(able)
+    return frozenset(request.exclude) - frozenset(left[: 0 if is_other_able else 1])
 
 
 def exclusive_workflow(pool: CorePool, queue: RequestQueue) -> WorkflowOfJob | None:

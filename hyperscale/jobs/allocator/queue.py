@@ -244,8 +244,8 @@ def _served_with(request: QueuedRequest) -> str:
 
 
 def no_worker_for(cores: int) -> str:
-    """Say that no other worker can take a lost part."""
-    return f"no other worker can take a part of {_cores(cores)}"
+    """Say that no worker can take a lost part."""
+    return f"no worker can take a part of {_cores(cores)}"
 
 
 def _cores(count: int) -> str:

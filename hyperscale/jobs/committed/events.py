@@ -117,6 +117,17 @@ class TeardownStarted(Struct, tag="teardown_started", frozen=True, kw_only=True)
     attempt: int
 
 
+class AttemptFault(Enum):
+    """What an attempt failed of. Decides for how long its worker gets no attempt of the part."""
+
+    NONE = "none"  # no worker is to blame: it never ran, or was stopped
+    WORKER_LOST = "worker_lost"  # the worker died, was silent, or has forgotten the attempt
+    NOT_PREPARED = "not_prepared"
+    EXECUTOR_DIED = "executor_died"
+    REFUSED = "refused"  # the worker said that it cannot run the part
+    TOO_LONG = "too_long"
+
+
 class AttemptRevoked(Struct, tag="revoked", frozen=True, kw_only=True):
     """An attempt is given up; what it had reported stays in the totals as a segment."""
 
@@ -130,7 +141,7 @@ class AttemptRevoked(Struct, tag="revoked", frozen=True, kw_only=True):
     iterations: int = 0
     gap_s: float = 0.0  # how long it may have sent load without reporting it
     requests_max: int = 0  # upper bound of what it sent in that time
-    costs_retry: bool = True  # False: it never ran, and no worker is to blame
+    fault: AttemptFault = AttemptFault.WORKER_LOST
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -197,6 +208,11 @@ class JobFinished(Struct, tag="finished", frozen=True, kw_only=True):
     reason: str = ""
 
 
+class TimePassed(Struct, tag="time", frozen=True, kw_only=True):
+    """Nothing has happened for a while. The entry carries the time of the group, so that a node
+    that restarts and becomes leader soon knows how much of a timeout is over."""
+
+
 JobEvent = (
     WorkflowDispatched
     | PartRedispatched
@@ -210,7 +226,7 @@ JobEvent = (
     | CancelRequested
     | JobFinished
 )
-Event = JobSubmitted | JobEvent
+Event = JobSubmitted | JobEvent | TimePassed
 
 
 class Code(Enum):

@@ -12,6 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hyperscale.jobs.committed.events import Code, Reply
 from hyperscale.jobs.committed.keys import KEY_HINT, key_problem
@@ -51,8 +52,10 @@ class KeyedJob(Protocol):
     id: str
     key: str
     digest: str
-    submitted_ms: int
-    ended_ms: int
+
+    @property
+    def ended_ms(self) -> int:
+        """In the time of the group."""
 
     @property
     def has_ended(self) -> bool: ...
@@ -68,7 +71,7 @@ class JobTable(Struct, Generic[J], kw_only=True):
     """Jobs by id, oldest first, and the records of keys."""
 
     schema: int = 1
-    now_ms: int = 0  # the highest stamp so far
+    now_ms: int = 0  # the time of the group: the highest so far
     jobs: dict[str, J] = field(default_factory=dict)
     keys: dict[str, KeyRecord] = field(default_factory=dict)
     ended: list[str] = field(default_factory=list)  # ids of ended jobs, oldest first
@@ -149,9 +152,18 @@ class JobTable(Struct, Generic[J], kw_only=True):
         """Hand over the records of the keys that move to another group, and forget them."""
         keys = self.keys
         moved = {key: keys.pop(key) for key in list(keys) if is_moved(key)}
-        return _encoder.encode(moved)
+        # Groups count their time from different instants: ages travel.
+        return _encoder.encode(_shifted(moved, -self.now_ms))
 
     def import_keys(self, data: bytes) -> None:
         """Take key records over. Keys that are known already stay as they are."""
-        for key, record in _keys_decoder.decode(data).items():
+        for key, record in _shifted(_keys_decoder.decode(data), self.now_ms).items():
             self.keys.setdefault(key, record)
+
+
+def _shifted(keys: dict[str, KeyRecord], by_ms: int) -> dict[str, KeyRecord]:
+    """Return key records in another group's time."""
+    return {
+        key: replace(record, submitted_ms=record.submitted_ms + by_ms)
+        for key, record in keys.items()
+    }

@@ -32,6 +32,7 @@ from hyperscale.jobs.committed.events import (
     JobSubmitted,
     PartEnded,
     Reply,
+    TimePassed,
     WorkflowSetUp,
     decode,
     encode,
@@ -40,7 +41,7 @@ from hyperscale.jobs.committed.events import (
 from hyperscale.jobs.committed.job_table import JobTable, KeyRecord, Limits, Refuse
 from hyperscale.jobs.committed.keys import job_id
 from hyperscale.jobs.committed.plan_rules import plan_problem
-from hyperscale.jobs.committed.state import Job, JobView, WorkflowState, view_of
+from hyperscale.jobs.committed.state import Job, JobTimes, JobView, WorkflowState, view_of
 from hyperscale.jobs.committed.transitions import TRANSITIONS
 
 _HISTORY_BYTES = 4096  # larger events are kept in history without reports and context
@@ -73,28 +74,32 @@ class JobMachine:
 
     # --- the ledger's side ----------------------------------------------------------------
 
-    def apply(self, index: int, stamp_ms: int, body: bytes) -> Applied:  # noqa: ARG002 -- the ledger's protocol
+    def apply(self, index: int, time_ms: int, body: bytes, *, unix_ms: int = 0) -> Applied:  # noqa: ARG002 -- the ledger's protocol
         """Apply one committed entry. No content of an entry makes this raise."""
         try:
             event = decode(body)
         except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
             return Applied(None, Reply(ok=False, code=Code.INVALID, error=f"not an event: {exc}"))
         state = self._state
-        state.now_ms = max(state.now_ms, stamp_ms)
+        state.now_ms = max(state.now_ms, time_ms)
         try:
-            if isinstance(event, JobSubmitted):
-                return self._submitted(event, body)
-            return self._changed(event, body)
+            match event:
+                case TimePassed():
+                    return Applied(event, _OK)
+                case JobSubmitted():
+                    return self._submitted(event, body, unix_ms)
+                case _:
+                    return self._changed(event, body, unix_ms)
         except Refuse as refuse:
             reply = refuse.reply
-            if not isinstance(event, JobSubmitted):
+            if not isinstance(event, JobSubmitted | TimePassed):
                 reply = msgspec.structs.replace(reply, job=event.job)
             return Applied(event, reply)
 
     def encode_reply(self, reply: object) -> bytes:
         return _encoder.encode(reply)
 
-    def _changed(self, event: JobEvent, body: bytes) -> Applied:
+    def _changed(self, event: JobEvent, body: bytes, unix_ms: int) -> Applied:
         """Apply an event of a job that exists."""
         job = self._state.jobs.get(event.job)
         if job is None:
@@ -109,6 +114,7 @@ class JobMachine:
             is_new = TRANSITIONS[type(event)](job, event, self._state.now_ms)
         if not is_new:
             return Applied(event, _DUPLICATE)
+        job.times.note_dates(unix_ms)
         if isinstance(event, Checkpointed):
             return Applied(event, _OK)  # too many, and too large, for the history
         kind = kind_of(event)
@@ -148,20 +154,22 @@ class JobMachine:
         """Return the jobs that have not ended, oldest first."""
         return self._state.open_jobs()
 
-    def view(self, job: str) -> JobView | None:
+    def view(self, job: str, now_ms: int | None = None) -> JobView | None:
+        """Return a job for people. `now_ms`: the time of the group, for ages; None: that of its
+        last entry."""
         found = self._state.jobs.get(job)
-        return None if found is None else view_of(found)
+        return None if found is None else view_of(found, now_ms or self._state.now_ms)
 
-    def views(self) -> list[JobView]:
+    def views(self, now_ms: int | None = None) -> list[JobView]:
         """Return every job, also ended ones that are still kept, oldest first."""
-        return [view_of(job) for job in self._state.jobs.values()]
+        return [view_of(job, now_ms or self._state.now_ms) for job in self._state.jobs.values()]
 
     def key(self, key: str) -> KeyRecord | None:
         return self._state.keys.get(key)
 
     # --- submissions ----------------------------------------------------------------------
 
-    def _submitted(self, event: JobSubmitted, body: bytes) -> Applied:
+    def _submitted(self, event: JobSubmitted, body: bytes, unix_ms: int) -> Applied:
         state = self._state
         earlier = state.earlier(event.key, event.digest)
         if earlier is not None:
@@ -179,7 +187,7 @@ class JobMachine:
             options=event.options,
             by=event.by,
             workflows={plan.name: WorkflowState() for plan in event.plan.workflows},
-            submitted_ms=state.now_ms,
+            times=JobTimes(submitted_ms=state.now_ms, submitted_unix_ms=unix_ms),
         )
         state.add(job)
         return Applied(event, Reply(ok=True, job=job.id), ((job.id, "submitted", body),))

@@ -1,7 +1,9 @@
 """The committed state of jobs, and the legal moves of jobs and workflows.
 
 Plain mutable structs that encode as they are: together they are the snapshot. Only `machine` writes
-them, by the rules of `transitions`. Reports and context stay encoded.
+them, by the rules of `transitions`. Reports and context stay encoded. A field that ends with `_ms`
+is an instant of the group's time, which no wall clock changes; dates, for people, end with
+`_unix_ms`.
 """
 
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hyperscale.errors import InvariantError
-from hyperscale.jobs.committed.events import JobOptions, JobStatus
+from hyperscale.jobs.committed.events import AttemptFault, JobOptions, JobStatus
 from hyperscale.jobs.messages import AttemptId
 from hyperscale.plan import Plan, WorkflowPlan
 from hyperscale.plan.status import PartStatus
@@ -62,10 +64,6 @@ JOB_MOVES: dict[JobStatus, frozenset[JobStatus]] = {
 }
 
 
-RETRY_WINDOW_MS = 5 * 60_000
-"""Attempts of a part that failed within this time count together."""
-
-
 class Segment(Struct, kw_only=True, omit_defaults=True):
     """What a revoked attempt had reported: those requests did reach the target."""
 
@@ -76,7 +74,16 @@ class Segment(Struct, kw_only=True, omit_defaults=True):
     elapsed_s: float = 0.0
     report: bytes = b""
     ended_ms: int = 0  # when the attempt was revoked
-    costs_retry: bool = False  # as in AttemptRevoked
+    fault: AttemptFault = AttemptFault.NONE
+
+    @property
+    def costs_retry(self) -> bool:
+        return self.fault is not AttemptFault.NONE
+
+    @property
+    def load_until_s(self) -> float:
+        """How much load the part had had when the attempt ended, in seconds."""
+        return self.began_s + self.elapsed_s
 
 
 class Gap(Struct, kw_only=True, omit_defaults=True):
@@ -129,13 +136,6 @@ class Part(Struct, kw_only=True, omit_defaults=True):
     @property
     def has_ended(self) -> bool:
         return self.end is not None
-
-    def failures(self) -> list[Segment]:
-        """Return the revocations that count, of the time before the last of them.
-
-        Only those: a soak of hours survives a death now and then."""
-        counted = [segment for segment in self.segments if segment.costs_retry]
-        return [each for each in counted if counted[-1].ended_ms - each.ended_ms < RETRY_WINDOW_MS]
 
     @property
     def is_completed(self) -> bool:
@@ -215,6 +215,30 @@ class WorkflowState(Struct, kw_only=True, omit_defaults=True):
         self.status = status
 
 
+class JobTimes(Struct, kw_only=True, omit_defaults=True):
+    """When a job was submitted, first dispatched and ended: in the time of its group, and as dates
+    by the wall clocks of its leaders. 0: it has not happened."""
+
+    submitted_ms: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
+    submitted_unix_ms: int = 0
+    started_unix_ms: int = 0
+    ended_unix_ms: int = 0
+
+    def note_dates(self, unix_ms: int) -> None:
+        """Keep the date of the first dispatch and of the end, once each has happened."""
+        if self.started_ms and not self.started_unix_ms:
+            self.started_unix_ms = unix_ms
+        if self.ended_ms and not self.ended_unix_ms:
+            self.ended_unix_ms = unix_ms
+
+    @property
+    def elapsed_s(self) -> float:
+        """From the first dispatch to the end."""
+        return max(0, self.ended_ms - self.started_ms) / 1000 if self.started_ms else 0.0
+
+
 class Job(Struct, kw_only=True, omit_defaults=True):
     """Everything about one job. Encoded, it is the final record in history."""
 
@@ -229,9 +253,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     workflows: dict[str, WorkflowState] = field(default_factory=dict)  # in the plan's order
     stop: Stop | None = None
     reason: str = ""
-    submitted_ms: int = 0
-    started_ms: int = 0  # first dispatch
-    ended_ms: int = 0
+    times: JobTimes = field(default_factory=JobTimes)
     context_bytes: int = 0  # that its parts provided
 
     @property
@@ -239,9 +261,8 @@ class Job(Struct, kw_only=True, omit_defaults=True):
         return self.status in JOB_ENDS
 
     @property
-    def elapsed_s(self) -> float:
-        """From the first dispatch to the end."""
-        return max(0, self.ended_ms - self.started_ms) / 1000 if self.started_ms else 0.0
+    def ended_ms(self) -> int:
+        return self.times.ended_ms
 
     @property
     def aborted_by(self) -> str:
@@ -318,22 +339,31 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""  # why it ended so; while it waits for cores, why it waits
     aborted_by: str = ""  # the workflow whose threshold ended the job
     position: int = 0  # its place in the queue for cores; 0: not in it
-    submitted_ms: int = 0
-    started_ms: int = 0
-    ended_ms: int = 0
+    submitted_ms: int = 0  # a date, for people: milliseconds of the Unix epoch
+    started_ms: int = 0  # as above
+    ended_ms: int = 0  # as above; 0: it has not ended
+    # Ages, when the view was made; None: it has not happened.
+    submitted_ago_s: float | None = None
+    started_ago_s: float | None = None
+    ended_ago_s: float | None = None
     workflows: list[WorkflowRow] = field(default_factory=list)
 
 
-def view_of(job: Job) -> JobView:
+def view_of(job: Job, now_ms: int) -> JobView:
+    """Return a job for people, at a time of its group."""
+    times = job.times
     return JobView(
         job=job.id,
         status=job.status,
         file=job.plan.file,
         reason=job.reason or (job.stop.reason if job.stop else ""),
         aborted_by=job.aborted_by,
-        submitted_ms=job.submitted_ms,
-        started_ms=job.started_ms,
-        ended_ms=job.ended_ms,
+        submitted_ms=times.submitted_unix_ms,
+        started_ms=times.started_unix_ms,
+        ended_ms=times.ended_unix_ms,
+        submitted_ago_s=_ago_s(times.submitted_ms, now_ms),
+        started_ago_s=_ago_s(times.started_ms, now_ms),
+        ended_ago_s=_ago_s(times.ended_ms, now_ms),
         workflows=[
             WorkflowRow(
                 name=name,
@@ -348,6 +378,10 @@ def view_of(job: Job) -> JobView:
             for name, workflow in job.workflows.items()
         ],
     )
+
+
+def _ago_s(at_ms: int, now_ms: int) -> float | None:
+    return max(0, now_ms - at_ms) / 1000 if at_ms else None
 
 
 _VIEW_STATUS = {  # where the names differ

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from hyperscale.jobs.committed.context import size_problem
 from hyperscale.jobs.committed.events import (
+    AttemptFault,
     AttemptRevoked,
     CancelRequested,
     Checkpoint,
@@ -74,7 +75,7 @@ def workflow_dispatched(job: Job, event: WorkflowDispatched, now_ms: int) -> boo
     _note_sharing(job)
     if job.status is JobStatus.SUBMITTED:
         job.become(JobStatus.DISPATCHING)
-        job.started_ms = now_ms
+        job.times.started_ms = now_ms
     return True
 
 
@@ -272,7 +273,7 @@ def close_attempt(workflow: WorkflowState, part: Part, event: AttemptRevoked, no
             elapsed_s=elapsed_s,
             report=event.report if is_newer else part.report,
             ended_ms=now_ms,
-            costs_retry=event.costs_retry,
+            fault=event.fault,
         )
     )
     _leave_gap(workflow, part, event)
@@ -399,13 +400,13 @@ def job_finished(job: Job, event: JobFinished, now_ms: int) -> bool:
                     part=index,
                     attempt=part.attempt,
                     reason="the job is over",
-                    costs_retry=False,
+                    fault=AttemptFault.NONE,
                 )
                 close_attempt(workflow, part, revocation, now_ms)
         _end_workflow(workflow, now_ms)
     job.become(event.status)
     job.reason = event.reason or job.final_reason()
-    job.ended_ms = now_ms
+    job.times.ended_ms = now_ms
     return True
 
 

@@ -3,7 +3,13 @@
 from msgspec.structs import asdict
 
 from hyperscale.jobs.committed.context import context_for
-from hyperscale.jobs.committed.events import JobStatus, PartEnded, WorkflowEnded, WorkflowSetUp
+from hyperscale.jobs.committed.events import (
+    AttemptFault,
+    JobStatus,
+    PartEnded,
+    WorkflowEnded,
+    WorkflowSetUp,
+)
 from hyperscale.jobs.committed.state import Job
 from hyperscale.jobs.leader.attempts import Attempt, AttemptPhase
 from hyperscale.jobs.leader.lifecycle import AttemptLifecycle
@@ -67,7 +73,7 @@ class AttemptRules:
             return
         if self._has_ended(job, attempt):
             over_s = self._load_over_s(job, attempt)
-            self._lifecycle.lose(attempt, reason, costs_retry=False, over_s=over_s)
+            self._lifecycle.lose(attempt, reason, fault=AttemptFault.NONE, over_s=over_s)
             return
         is_told = attempt.phase in (AttemptPhase.STOPPING, AttemptPhase.ENDED)
         if not is_told or self.is_due(attempt):
@@ -116,7 +122,7 @@ class AttemptRules:
             # The worker is excluded again, even if it had come back before: membership may still
             # see it.
             self._state.returned.discard(attempt.worker)
-        self._lifecycle.lose(attempt, reason, costs_retry=attempt.was_accepted, over_s=over_s)
+        self._lifecycle.lose(attempt, reason, fault=attempt.fault_of_loss, over_s=over_s)
 
     def _is_only_silent_worker(self, attempt: Attempt) -> bool:
         """Return True if membership does not see its worker and every other worker was heard. If
@@ -231,7 +237,7 @@ class AttemptRules:
     def _time_out(self, job: Job, attempt: Attempt, reason: str) -> None:
         if job.workflows[attempt.id.workflow].is_tearing_down:
             now_s = self._state.now_s
-            self._lifecycle.lose(attempt, reason, costs_retry=True, over_s=now_s)
+            self._lifecycle.lose(attempt, reason, fault=AttemptFault.TOO_LONG, over_s=now_s)
             return
         end = WorkflowEnded(
             job=attempt.id.job,
@@ -251,7 +257,7 @@ class AttemptRules:
         is_stopping: bool,
     ) -> None:
         """Propose how an attempt ended: its result counts, or it is revoked for another attempt."""
-        over_s, costs_retry = None, True
+        over_s, fault = None, AttemptFault.NOT_PREPARED
         if isinstance(result, AnnouncePrepareFailed):
             status = PartStatus.STOPPED if is_stopping else PartStatus.FAILED
             error = f"{result.error} (hint: {result.hint})" if result.hint else result.error
@@ -262,7 +268,8 @@ class AttemptRules:
             over_s = None if known_s is None else known_s + result.unheard_s
             end = self._end_of(job, attempt, result, over_s)
             # An executor that died counts against its worker; a lease that expired does not.
-            costs_retry = result.status is PartStatus.FAILED
+            has_failed = result.status is PartStatus.FAILED
+            fault = AttemptFault.EXECUTOR_DIED if has_failed else AttemptFault.NONE
             reason = result.error or f"it ended early on {attempt.worker}"
         if is_stopping or not result.is_retryable or end.status is PartStatus.COMPLETED:
             self._state.propose(end)
@@ -270,7 +277,7 @@ class AttemptRules:
             # First: the next attempt goes on with it, and teardown is owed.
             self._state.propose(WorkflowSetUp(**asdict(attempt.id), context=end.set_up))
         else:
-            self._state.propose(self._lifecycle.revocation(attempt, reason, costs_retry, over_s))
+            self._state.propose(self._lifecycle.revocation(attempt, reason, fault, over_s))
 
     def _end_of(
         self, job: Job, attempt: Attempt, result: DeliverResult, over_s: float | None

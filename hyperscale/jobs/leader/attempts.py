@@ -9,8 +9,8 @@ from enum import Enum
 from typing import Any
 
 from hyperscale.errors import InvariantError
-from hyperscale.jobs.committed.events import AttemptRevoked
-from hyperscale.jobs.leader.gaps import CLOCK_SKEW_S, LoadTimeline
+from hyperscale.jobs.committed.events import AttemptFault, AttemptRevoked
+from hyperscale.jobs.leader.gaps import TAKEOVER_S, LoadTimeline
 from hyperscale.jobs.messages import AnnouncePrepareFailed, AttemptId, DeliverResult, PartPhase
 
 _EXTENSIONS_S = (15.0, 7.5, 3.75, 1.875, 1.0)
@@ -145,6 +145,11 @@ class Attempt:
         """True if the worker is known to have accepted the attempt."""
         return self._phase is not AttemptPhase.DISPATCHED or self.timeline.reported_s is not None
 
+    @property
+    def fault_of_loss(self) -> AttemptFault:
+        """The fault, if the worker is lost: none if it had not accepted the attempt."""
+        return AttemptFault.WORKER_LOST if self.was_accepted else AttemptFault.NONE
+
     def taken_by_worker_s(self) -> float:
         """Return when the worker accepted the attempt, at the latest."""
         timeline = self.timeline
@@ -155,7 +160,7 @@ class Attempt:
     def may_predate(self, alive_s: float, *, now_s: float) -> bool:
         """Return True if the attempt may have begun before a process that is `alive_s` old."""
         since_s = self.timeline.may_run_since_s
-        return since_s is None or now_s - since_s > alive_s - CLOCK_SKEW_S
+        return since_s is None or now_s - since_s > alive_s - TAKEOVER_S
 
 
 class AttemptTable:
@@ -202,7 +207,8 @@ class AttemptTable:
     def remove(self, attempt: Attempt) -> None:
         del self._by_id[attempt.id]
         _discard(self._by_worker, attempt.worker, attempt.id)
-        _discard(self._by_job, attempt.id.job, (attempt.id.workflow, attempt.id.part))
+        if self.of_part(attempt.id.job, attempt.id.workflow, attempt.id.part) is attempt:
+            _discard(self._by_job, attempt.id.job, (attempt.id.workflow, attempt.id.part))
 
 
 def _discard(index: dict[str, dict[Any, Attempt]], key: str, entry: Any) -> None:

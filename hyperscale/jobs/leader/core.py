@@ -17,6 +17,7 @@ from hyperscale.jobs.committed.events import (
     JobSubmitted,
     PartEnded,
     PartRedispatched,
+    TimePassed,
     WorkflowDispatched,
 )
 from hyperscale.jobs.committed.machine import JobMachine
@@ -42,6 +43,7 @@ from hyperscale.jobs.leader.leases import LeaseRenewal
 from hyperscale.jobs.leader.lifecycle import AttemptLifecycle
 from hyperscale.jobs.leader.reconcile import Reconciler
 from hyperscale.jobs.leader.replies import WorkerReplies
+from hyperscale.jobs.leader.retries import RetryLimits
 from hyperscale.jobs.leader.state import LeaderState
 from hyperscale.jobs.leader.timeouts import LeaderTimeouts
 from hyperscale.jobs.leader.views import job_row, live_view
@@ -78,8 +80,10 @@ class JobLeader:
         machine: JobMachine,
         *,
         timeouts: LeaderTimeouts | None = None,
+        retries: RetryLimits | None = None,
     ) -> None:
-        self.state = LeaderState(group, node, timeouts or LeaderTimeouts())
+        timeouts, retries = timeouts or LeaderTimeouts(), retries or RetryLimits()
+        self.state = LeaderState(group, node, timeouts, retries)
         self._machine = machine
         self._lifecycle = AttemptLifecycle(self.state)
         self._leases = LeaseRenewal(self.state)
@@ -125,7 +129,8 @@ class JobLeader:
 
     def _became_leader(self, event: BecameLeader) -> None:
         state = self.state
-        state.term, state.took_over_ms = event.term, event.now_ms
+        state.term = event.term
+        state.time.begin(event, state.timeouts, now_s=state.now_s)
         state.workers.begin(event.workers)
         self._look_now()
         for job in list(self._machine.jobs()):
@@ -136,6 +141,8 @@ class JobLeader:
     def _event_applied(self, applied: EventApplied) -> None:
         event, reply = applied.event, applied.reply
         self.state.proposal_applied(event)
+        if isinstance(event, TimePassed):
+            return
         job = self._machine.job(reply.job if isinstance(event, JobSubmitted) else event.job)
         if job is None:
             return
@@ -194,9 +201,9 @@ class JobLeader:
                 is_known = attempt.phase is not AttemptPhase.DISPATCHED
                 attempt.is_inherited = attempt.is_inherited or is_known
             else:
-                reason, costs_retry = f"worker {down.worker} died", attempt.was_accepted
+                reason, fault = f"worker {down.worker} died", attempt.fault_of_loss
                 over_s = worker.ended_s
-                self._lifecycle.lose(attempt, reason, costs_retry=costs_retry, over_s=over_s)
+                self._lifecycle.lose(attempt, reason, fault=fault, over_s=over_s)
         self._leases.contact()
 
     def _workers_held(self, held: WorkersHeld) -> None:
@@ -325,6 +332,8 @@ class JobLeader:
     def _reconcile_all(self) -> None:
         for job in list(self._machine.jobs()):
             self._guard(job, self._reconciler.reconcile)
+        if self.state.jobs:
+            self.state.commit_time()
 
     def _guard(self, job: Job, step: Callable[[Job], None]) -> None:
         """Do a step for a job. If the step raises, which is a bug, only this job fails."""
@@ -343,9 +352,9 @@ class JobLeader:
 
     # --- reads ------------------------------------------------------------------------------
 
-    def row(self, job: Job) -> JobView:
+    def row(self, job: Job, *, now_s: float) -> JobView:
         """Return a job as lists show it, with its position in the queue for cores."""
-        return job_row(self.state, job)
+        return job_row(self.state, job, now_s=now_s)
 
     def view(self, job_id: str, *, now_s: float) -> RunView | None:
         """Return the live statistics of a job; None if it is unknown or has ended."""

@@ -44,7 +44,8 @@ class BecameLeader:
 
     term: int
     workers: tuple[str, ...]
-    now_ms: int  # wall clock, to compare with the stamps of entries
+    time_ms: int  # the time of the group, by which the ages of committed state are measured
+    is_estimate: bool = False  # all replicas restarted, so that nobody knows the time exactly
 
 
 @dataclass(frozen=True, slots=True)

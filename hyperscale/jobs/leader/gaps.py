@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 RATE_PER_CORE_MAX = 100_000
 """Requests a core can send in a second, where no rate was measured."""
-CLOCK_SKEW_S = 1.0
-"""How far the clocks of two managers may be apart."""
+TAKEOVER_S = 1.0
+"""How much older than it seems to a new leader a committed entry may be: the leader knows when it
+applied the entry, but not when the last leader proposed it."""
 _RATE_MARGIN = 1.25
 _OTHERS_MARGIN = 2.0  # if only the rate of other parts of the workflow is known
 _MERGE_S = 0.15  # how much older one core's share of a report may be than another's
@@ -82,20 +83,21 @@ class LoadTimeline:
         if self.started_s is None:
             self.started_s = began_s
 
-    def inherit(self, *, since_s: float) -> None:
-        """Take over an attempt of which only its dispatch or checkpoint at `since_s` is known."""
+    def inherit(self, *, since_s: float, doubt_s: float) -> None:
+        """Take over an attempt of which only a dispatch or checkpoint is known. It was committed at
+        `since_s`, or at most `doubt_s` earlier."""
         self.may_run_since_s = since_s
-        self.origin_s = since_s - CLOCK_SKEW_S
+        self.origin_s = since_s - doubt_s
 
     def inherit_report(
-        self, *, sent: int, iterations: int, elapsed_s: float, reported_s: float
+        self, *, sent: int, iterations: int, elapsed_s: float, reported_s: float, doubt_s: float
     ) -> None:
         """Take over the figures of a committed report."""
         self.sent, self.iterations, self.elapsed_s = sent, iterations, elapsed_s
         if elapsed_s > 0:
             self.rates = [sent / elapsed_s]
         self.reported_s = reported_s
-        self.origin_s = reported_s - elapsed_s - CLOCK_SKEW_S
+        self.origin_s = reported_s - elapsed_s - doubt_s
 
     def not_begun(self) -> None:
         """Note that the load has not begun, as the worker says; no earlier leader can start it."""

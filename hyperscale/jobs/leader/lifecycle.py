@@ -6,7 +6,7 @@ in `attempt_rules` and `reconcile`.
 
 from msgspec.structs import asdict
 
-from hyperscale.jobs.committed.events import AttemptRevoked, PartEnded
+from hyperscale.jobs.committed.events import AttemptFault, AttemptRevoked, PartEnded
 from hyperscale.jobs.committed.state import Job, Part, WorkflowStatus
 from hyperscale.jobs.leader.attempts import NOT_READY, Assignment, Attempt, AttemptPhase
 from hyperscale.jobs.leader.core_requests import request_for_attempt, request_for_workflow
@@ -40,7 +40,9 @@ class AttemptLifecycle:
         state = self._state
         progress = state.job(job)
         if progress.deadline_s is not None:
-            progress.deadline_s -= max(0, state.took_over_ms - job.submitted_ms) / 1000
+            progress.deadline_s -= state.now_s - state.time.instant_s(
+                job.times.submitted_ms, now_s=state.now_s
+            )
         for name, workflow in job.workflows.items():
             if workflow.parts:
                 progress.statistics_of(job, name).remember(workflow.parts)
@@ -89,8 +91,8 @@ class AttemptLifecycle:
 
     def _inherit(self, attempt: Attempt, job: Job, part: Part) -> None:
         state = self._state
-        since_s = state.now_s - max(0, state.took_over_ms - part.seen_ms) / 1000
-        attempt.timeline.inherit(since_s=since_s)
+        since_s = state.time.instant_s(part.seen_ms, now_s=state.now_s)
+        attempt.timeline.inherit(since_s=since_s, doubt_s=state.time.doubt_s)
         statistics = state.job(job).statistics_of(job, attempt.id.workflow)
         report = statistics.stats.latest(part.first_slot, part.attempt)
         if report is not None:
@@ -99,6 +101,7 @@ class AttemptLifecycle:
                 iterations=part.iterations,
                 elapsed_s=part.elapsed_s,
                 reported_s=since_s,
+                doubt_s=state.time.doubt_s,
             )
             attempt.activity.report(report.finished, now_s=state.now_s)
 
@@ -190,13 +193,13 @@ class AttemptLifecycle:
     # --- the end ----------------------------------------------------------------------------
 
     def lose(
-        self, attempt: Attempt, reason: str, *, costs_retry: bool, over_s: float | None
+        self, attempt: Attempt, reason: str, *, fault: AttemptFault, over_s: float | None
     ) -> None:
         """Give an attempt up and propose its revocation, unless it has a result. `over_s`: when its
         load ended at the latest; None: it never began."""
         if attempt.result is None:
             if attempt.phase is not AttemptPhase.LOST:
-                attempt.revocation = self.revocation(attempt, reason, costs_retry, over_s)
+                attempt.revocation = self.revocation(attempt, reason, fault, over_s)
                 attempt.become(AttemptPhase.LOST)
             self.propose_revocation(attempt)
 
@@ -205,7 +208,7 @@ class AttemptLifecycle:
         self._state.propose(attempt.revocation)
 
     def revocation(
-        self, attempt: Attempt, reason: str, costs_retry: bool, over_s: float | None
+        self, attempt: Attempt, reason: str, fault: AttemptFault, over_s: float | None
     ) -> AttemptRevoked:
         """Return the event that revokes an attempt, with its last report and its gap."""
         statistics, slot = self._statistics(attempt), attempt.assignment.first_slot
@@ -221,7 +224,7 @@ class AttemptLifecycle:
             iterations=attempt.timeline.iterations,
             gap_s=unreported.seconds,
             requests_max=unreported.requests_max,
-            costs_retry=costs_retry,
+            fault=fault,
         )
 
     def unreported(self, attempt: Attempt, over_s: float | None) -> UnreportedLoad:
@@ -274,7 +277,7 @@ class AttemptLifecycle:
         if attempt.fenced_until_s is not None:
             known_s = progress.fenced_until_s.get(key, attempt.fenced_until_s)
             progress.fenced_until_s[key] = max(known_s, attempt.fenced_until_s)
-        refusals = 0 if event.costs_retry else progress.refusals.get(key, 0) + 1
+        refusals = 0 if event.fault is not AttemptFault.NONE else progress.refusals.get(key, 0) + 1
         progress.refusals[key] = refusals
         if refusals:
             next_id = AttemptId(attempt.id.job, workflow, attempt.id.part, attempt.id.attempt + 1)

@@ -10,6 +10,7 @@ from msgspec.structs import asdict, replace
 from hyperscale.errors import RunError
 from hyperscale.jobs.committed.context import context_for
 from hyperscale.jobs.committed.events import (
+    AttemptFault,
     CancelRequested,
     JobFinished,
     JobStatus,
@@ -20,7 +21,7 @@ from hyperscale.jobs.committed.events import (
     WorkflowDispatched,
     WorkflowEnded,
 )
-from hyperscale.jobs.committed.state import Job, Part, Teardown, WorkflowState, WorkflowStatus
+from hyperscale.jobs.committed.state import Job, Teardown, WorkflowState, WorkflowStatus
 from hyperscale.jobs.leader.attempt_rules import AttemptRules
 from hyperscale.jobs.leader.attempts import BEGUN, Attempt, AttemptPhase
 from hyperscale.jobs.leader.checkpoints import save_checkpoints
@@ -36,7 +37,6 @@ from hyperscale.jobs.messages import AttemptId, RequestCores, RequestCoresReply,
 from hyperscale.plan import Priority, WorkflowPlan
 from hyperscale.stats.thresholds import abort_verdict
 
-RETRIES_MAX = 3
 _START_AHEAD_S = 0.5
 """Parts that are fenced are sent their start this long before: a few rounds of reconciling."""
 _YIELD_S = 10.0
@@ -171,20 +171,23 @@ class Reconciler:
         """Get cores for the next attempt of a part, which runs for the rest of its duration."""
         workflow = job.workflows[name]
         part = workflow.parts[index]
-        failures = part.failures()
-        if len(failures) > RETRIES_MAX:
-            end = WorkflowEnded(job=job.id, workflow=name, reason=_given_up(part))
+        retries = self._state.retries
+        if retries.is_used_up(part):
+            end = WorkflowEnded(job=job.id, workflow=name, reason=retries.describe(part))
             self._state.propose(end)
             return
         request = request_for_attempt(AttemptId(job.id, name, index, part.attempt + 1))
-        returned = self._state.returned
         wanted = replace(
             _for_teardown(self._wanted(request, job, job.plan_of(name)), index)
             if index == workflow.teardown_part
             else self._wanted(request, job, job.plan_of(name)),
             part=index,
             cores=part.cores,
-            exclude=sorted({failure.worker for failure in failures} - returned),
+            exclude=retries.excluded(
+                part,
+                time_ms=self._state.time.read_ms(self._state.now_s),
+                returned=self._state.returned,
+            ),
             is_recovery=True,
             # Load that was there, or other parts that hold cores and wait for this one.
             may_share=workflow.status is WorkflowStatus.RUNNING
@@ -255,7 +258,7 @@ class Reconciler:
             return None
         parts = job.workflows[wanted.workflow].parts
         if 0 <= wanted.part < len(parts):
-            why = f"{_given_up(parts[wanted.part])}; {why}"
+            why = f"{self._state.retries.describe(parts[wanted.part])}; {why}"
         return WorkflowEnded(job=wanted.job, workflow=wanted.workflow, reason=why, status=status)
 
     # --- running parts ----------------------------------------------------------------------
@@ -278,7 +281,7 @@ class Reconciler:
         if self._blocks_other_jobs(job, progress, name):
             for attempt in attempts:
                 now_s = self._state.now_s
-                self._lifecycle.lose(attempt, _YIELDED, costs_retry=False, over_s=now_s)
+                self._lifecycle.lose(attempt, _YIELDED, fault=AttemptFault.NONE, over_s=now_s)
 
     def _blocks_other_jobs(self, job: Job, progress: JobProgress, name: str) -> bool:
         """Return True if an EXCLUSIVE workflow that has not begun holds cores and waits for more.
@@ -352,15 +355,6 @@ def _for_teardown(wanted: RequestCores, part: int) -> RequestCores:
         is_test=False,
         vus=1,
     )
-
-
-def _given_up(part: Part) -> str:
-    """Return how often a part was tried, and why its last attempt ended."""
-    last = part.segments[-1].reason if part.segments else "it never ran"
-    failures = len(part.failures())
-    if not failures:
-        return f"it could not begin: {last}"
-    return f"given up after {failures} attempt{'' if failures == 1 else 's'}: {last}"
 
 
 def _count_together(effects: list[LeaderEffect]) -> list[LeaderEffect]:

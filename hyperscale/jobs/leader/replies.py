@@ -1,7 +1,14 @@
 """Handles the replies of workers to a leader's commands."""
 
+from hyperscale.jobs.committed.events import AttemptFault
 from hyperscale.jobs.committed.machine import JobMachine
-from hyperscale.jobs.leader.attempts import NOT_READY, PHASE_ON_WORKER, Attempt, AttemptPhase
+from hyperscale.jobs.leader.attempts import (
+    ATTEMPT_MOVES,
+    NOT_READY,
+    PHASE_ON_WORKER,
+    Attempt,
+    AttemptPhase,
+)
 from hyperscale.jobs.leader.events import CommandAnswered, PartCommand
 from hyperscale.jobs.leader.leases import LeaseRenewal
 from hyperscale.jobs.leader.lifecycle import AttemptLifecycle
@@ -60,7 +67,7 @@ class WorkerReplies:
                 self._started(attempt, reply)
             case StopPart() if reply.accepted and reply.phase is PartPhase.UNKNOWN:
                 # The worker does not have the attempt; its tombstone refuses a late PreparePart.
-                self._lose(attempt, "stopped", costs_retry=False)
+                self._lose(attempt, "stopped", AttemptFault.NONE)
 
     def _prepared(self, attempt: Attempt, reply: PartCommandReply) -> None:
         if reply.accepted:
@@ -73,10 +80,10 @@ class WorkerReplies:
             self._leases.confirm([])
         elif reply.refusal is not Refusal.STALE_TERM:  # STALE_TERM: another node was elected
             attempt.is_absent = True
-            costs_retry = reply.refusal not in _NO_RETRY
-            verb = "cannot run" if costs_retry else "refused"
+            fault = AttemptFault.NONE if reply.refusal in _NO_RETRY else AttemptFault.REFUSED
+            verb = "refused" if fault is AttemptFault.NONE else "cannot run"
             reason = f"worker {attempt.worker} {verb} it: {reply.reason}"
-            self._lose(attempt, reason, costs_retry=costs_retry)
+            self._lose(attempt, reason, fault)
 
     def _started(self, attempt: Attempt, reply: PartCommandReply) -> None:
         job = self._machine.job(attempt.id.job)
@@ -87,8 +94,8 @@ class WorkerReplies:
         # Another node was elected; or the command was under way too long, and is repeated.
         elif reply.refusal not in (Refusal.STALE_TERM, Refusal.INVALID):
             reason = f"worker {attempt.worker} could not start it: {reply.reason}"
-            costs_retry = reply.refusal is Refusal.UNKNOWN_ATTEMPT
-            self._lose(attempt, reason, costs_retry=costs_retry)
+            is_lost = reply.refusal is Refusal.UNKNOWN_ATTEMPT
+            self._lose(attempt, reason, AttemptFault.WORKER_LOST if is_lost else AttemptFault.NONE)
 
     def _renewed(self, worker: str, reply: RenewLeasesReply) -> None:
         attempts = self._state.attempts
@@ -129,7 +136,8 @@ class WorkerReplies:
 
     def _adopt(self, attempt: Attempt, view: PartView) -> None:
         phase = PHASE_ON_WORKER.get(view.phase)
-        if attempt.phase in NOT_READY and phase is not None and phase is not attempt.phase:
+        # A phase that is behind was overtaken by a message of the worker.
+        if attempt.phase in NOT_READY and phase in ATTEMPT_MOVES[attempt.phase]:
             self._lifecycle.accept(attempt, phase)
         job = self._machine.job(attempt.id.job)
         if view.report is not None and job is not None:
@@ -148,13 +156,13 @@ class WorkerReplies:
             return
         attempt.is_absent = True
         reason = f"worker {attempt.worker} never received it"
-        self._lifecycle.lose(attempt, reason, costs_retry=False, over_s=None)
+        self._lifecycle.lose(attempt, reason, fault=AttemptFault.NONE, over_s=None)
 
     def _forgotten(self, attempt: Attempt) -> None:
         attempt.is_absent = True
         reason = f"worker {attempt.worker} has lost it"
-        self._lose(attempt, reason, costs_retry=attempt.was_accepted)
+        self._lose(attempt, reason, attempt.fault_of_loss)
 
-    def _lose(self, attempt: Attempt, reason: str, *, costs_retry: bool) -> None:
+    def _lose(self, attempt: Attempt, reason: str, fault: AttemptFault) -> None:
         now_s = self._state.now_s
-        self._lifecycle.lose(attempt, reason, costs_retry=costs_retry, over_s=now_s)
+        self._lifecycle.lose(attempt, reason, fault=fault, over_s=now_s)

@@ -11,6 +11,7 @@ from hyperscale.jobs.committed.events import (
     Checkpointed,
     Event,
     PartEnded,
+    TimePassed,
     kind_of,
 )
 from hyperscale.jobs.committed.state import Job
@@ -23,6 +24,8 @@ from hyperscale.jobs.leader.events import (
     SendRelease,
     WorkerCommand,
 )
+from hyperscale.jobs.leader.leader_time import LeaderTime
+from hyperscale.jobs.leader.retries import RetryLimits
 from hyperscale.jobs.leader.statistics import WorkflowStatistics
 from hyperscale.jobs.leader.timeouts import LeaderTimeouts
 from hyperscale.jobs.leader.worker_liveness import WorkerTable
@@ -62,12 +65,15 @@ class JobProgress:
 class LeaderState:
     """One leadership: its identity and memory, and the time and effects of the current event."""
 
-    def __init__(self, group: int, node: str, timeouts: LeaderTimeouts) -> None:
+    def __init__(
+        self, group: int, node: str, timeouts: LeaderTimeouts, retries: RetryLimits
+    ) -> None:
         self.group = group
         self.node = node
         self.timeouts = timeouts
+        self.retries = retries
         self.term = 0
-        self.took_over_ms = 0
+        self.time = LeaderTime()
         self.now_s = 0.0
         self.effects: list[LeaderEffect] = []
         self.workers = WorkerTable(timeouts)
@@ -101,8 +107,14 @@ class LeaderState:
             self._propose_again_at_s[key] = self.now_s + self.timeouts.proposal_s
             self.effects.append(Propose(event))
 
+    def commit_time(self) -> None:
+        """Commit the time of the group, if no entry has had it for a while."""
+        if self.now_s >= self.time.committed_s + self.timeouts.commit_time_s:
+            self.propose(TimePassed())
+
     def proposal_applied(self, event: Event) -> None:
         self._propose_again_at_s.pop(_key(event), None)
+        self.time.committed_s = self.now_s
 
     def proposal_failed(self, event: Event) -> None:
         """Allow the proposal again, but not at once."""

@@ -22,6 +22,7 @@ class LeaderTimeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     repeat_s: Seconds = 1.0  # unanswered commands and requests
     proposal_s: Seconds = 10.0  # an unanswered proposal; committing it twice changes nothing
     checkpoint_s: Seconds = 5.0
+    commit_time_s: Seconds = 1.0  # since the last entry, while there are jobs
     start_in_s: Seconds = 0.05  # from the last part being ready to all parts starting
     prepare_s: Seconds = 120.0  # imports and setup hooks
     overrun_s: Seconds = 30.0  # past its duration: requests in flight, teardown, results

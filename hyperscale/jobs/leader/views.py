@@ -13,9 +13,9 @@ _USAGE_SHOWN_MAX = 20
 """Workers in a view: each view goes to everyone who watches, and no screen has room for more."""
 
 
-def job_row(state: LeaderState, job: Job) -> JobView:
+def job_row(state: LeaderState, job: Job, *, now_s: float) -> JobView:
     """Return a job as lists show it; if it waits for cores, with its position and the reason."""
-    row = view_of(job)
+    row = view_of(job, state.time.read_ms(now_s))
     position, why = state.requests.position(job.id)
     if not position or row.ended_ms:
         return row

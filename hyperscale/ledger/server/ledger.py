@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from hyperscale.errors import HyperscaleError, InvariantError, RunError
 from hyperscale.ledger.core import MANAGEMENT, TICK_S, LedgerCore
 from hyperscale.ledger.core_events import ProposalFailure, ProposalResult, ReadRequested
+from hyperscale.ledger.group_clock import TimeSource
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.messages import CommandRefusal, ForwardCommand, ForwardCommandReply
 from hyperscale.ledger.records import MachineCommand, Record, decode_record
@@ -316,6 +317,14 @@ class Ledger:
             raise UnavailableError(
                 f"group {group}: no fresh answer within {timeout_s:g} s", hint=_QUORUM_HINT
             ) from None
+
+    def time_ms(self, group: int) -> int:
+        """Return the time of a group: milliseconds since it was created (`group_clock`)."""
+        return self.core.time_ms(group, self._loop.time())
+
+    def is_time_estimate(self, group: int) -> bool:
+        """Return True if this node estimates the time of a group by the dates of entries."""
+        return self.core.group_clocks.get(group).source is TimeSource.DATES
 
     def lag_ms(self, group: int) -> float:
         """Return for how long this node may not have heard of new commits."""

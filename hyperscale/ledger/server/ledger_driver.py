@@ -290,5 +290,5 @@ def _call(hooks: list[Callable[..., None]], *arguments: object) -> None:
 
 
 def wall_ms() -> int:
-    """Return the wall clock, for stamps and for display; never use it to measure a duration."""
+    """Return the wall clock, for dates and for display; never use it to measure a duration."""
     return time.time_ns() // 1_000_000

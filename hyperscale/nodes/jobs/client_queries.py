@@ -29,10 +29,11 @@ from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.job_table import Limits
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.machine import JobMachine
-from hyperscale.jobs.committed.state import JobView, decode_job, view_of
+from hyperscale.jobs.committed.state import Job, JobView, decode_job, view_of
 from hyperscale.jobs.messages import AnnounceCores
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.server.ledger import STRONG, Ledger
+from hyperscale.ledger.server.ledger_driver import wall_ms
 from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.ledger.topology import GroupState
 from hyperscale.membership.events import LIVING, Member
@@ -213,8 +214,10 @@ class ClientQueries:
             leader = self._leaders.leader(group)
             machine = self._routing.machine(group)
             if machine is not None and leader is not None:
-                found.update((view.job, view) for view in machine.views())
-                found.update((job.id, leader.row(job)) for job in machine.jobs())
+                now_s = time.monotonic()
+                views = machine.views(self._ledger.time_ms(group))
+                found.update((view.job, view) for view in views)
+                found.update((job.id, leader.row(job, now_s=now_s)) for job in machine.jobs())
         if not request.live_only:
             found.update((view.job, view) for view in await self._inherited())
         if not request.is_relayed:
@@ -225,9 +228,9 @@ class ClientQueries:
                     missing.append(name)
                 else:
                     found.update((view.job, view) for view in answer.jobs)
-        views = [view for view in found.values() if not (request.live_only and view.ended_ms)]
-        views.sort(key=lambda view: -view.submitted_ms)
-        return ListJobsReply(jobs=views[: request.limit], missing=missing)
+        listed = [view for view in found.values() if not (request.live_only and view.ended_ms)]
+        listed.sort(key=lambda view: view.submitted_ago_s or 0.0)
+        return ListJobsReply(jobs=listed[: request.limit], missing=missing)
 
     async def _inherited(self) -> list[JobView]:
         """Return jobs that ended lately in groups that were destroyed. Only history has them; the
@@ -239,13 +242,15 @@ class ClientQueries:
             if group.state is GroupState.DESTROYED
             and topology.heir_of(number) in self._leaders.led()
         ]
-        since_ms = int(time.time() * 1000) - Limits().ended_ms
+        since_ms = wall_ms() - Limits().ended_ms
         views: list[JobView] = []
         for group in gone:
             rows = await asyncio.to_thread(
                 self._ledger.store.history, group=group, since_ms=since_ms, limit=_INHERITED_MAX
             )
-            views += [view_of(decode_job(data)) for *_, kind, data in rows if kind == _FINAL_KIND]
+            views += [
+                _ended_view(decode_job(data)) for *_, kind, data in rows if kind == _FINAL_KIND
+            ]
         return views
 
     async def _jobs_of(self, name: str, request: ListJobs) -> ListJobsReply | None:
@@ -311,7 +316,9 @@ class ClientQueries:
         if machine is None:
             return None
         leader, found = self._leaders.leader(group), machine.job(job)
-        return machine.view(job) if leader is None or found is None else leader.row(found)
+        if leader is None or found is None:
+            return machine.view(job, self._ledger.time_ms(group))
+        return leader.row(found, now_s=time.monotonic())
 
     async def _record_bytes(self, job: str) -> bytes | None:
         rows = await asyncio.to_thread(self._ledger.store.history, job_id=job, limit=100_000)
@@ -320,7 +327,14 @@ class ClientQueries:
 
     async def _final_view(self, job: str) -> JobView | None:
         data = await self._record_bytes(job)
-        return None if data is None else view_of(decode_job(data))
+        return None if data is None else _ended_view(decode_job(data))
+
+
+def _ended_view(job: Job) -> JobView:
+    """Return the view of a job of which only the record is left. Its group may be gone, and with it
+    the time of the group: how long ago the job ended is the only age that comes from dates."""
+    since_ms = max(0, wall_ms() - job.times.ended_unix_ms)
+    return view_of(job, job.times.ended_ms + since_ms)
 
 
 def _unended(view: JobView) -> JobView:

@@ -21,6 +21,7 @@ from hyperscale.jobs.leader.events import (
     WorkerAnnouncement,
     WorkersHeld,
 )
+from hyperscale.jobs.leader.retries import RetryLimits
 from hyperscale.jobs.messages import (
     Backpressure,
     ForwardOutput,
@@ -32,7 +33,6 @@ from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.replica import AppliedEntry
 from hyperscale.ledger.server.ledger import Ledger
-from hyperscale.ledger.server.ledger_driver import wall_ms
 from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.membership.events import LIVING, MemberChanged, MemberDied, MemberState
 from hyperscale.membership.messages import ClaimedState
@@ -117,6 +117,8 @@ class JobLeaders:
         self._drivers: dict[int, LeaderDriver] = {}
         self._guard = CorrelationGuard()
         self._held: frozenset[str] = frozenset()
+        limits = member.config.retries
+        self._retries = RetryLimits(max=limits.max, window_s=limits.window_s)
         self.allocator = AllocatorDriver(
             allocator,
             node=member.node_id,
@@ -186,13 +188,14 @@ class JobLeaders:
         self._lost_leadership(group)  # of an earlier term
         driver = self._drivers[group] = LeaderDriver(
             group,
-            JobLeader(group, self._member.node_id, machine),
+            JobLeader(group, self._member.node_id, machine, retries=self._retries),
             ledger=self.ledger,
             peers=self._peers,
             allocator=self.allocator,
             tasks=self._member.tasks,
         )
-        driver.feed(BecameLeader(term, self._workers(), wall_ms()))
+        time_ms, is_estimate = self.ledger.time_ms(group), self.ledger.is_time_estimate(group)
+        driver.feed(BecameLeader(term, self._workers(), time_ms, is_estimate))
         driver.feed(WorkersHeld(self._held))
 
     def _lost_leadership(self, group: int) -> None:

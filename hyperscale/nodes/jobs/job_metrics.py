@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.committed.events import (
+    AttemptFault,
     AttemptRevoked,
     Code,
     JobFinished,
@@ -49,7 +50,7 @@ class JobCounts:
                 self.submitted += 1
             case PartRedispatched():
                 self.retries += 1
-            case AttemptRevoked(costs_retry=True):
+            case AttemptRevoked(fault=fault) if fault is not AttemptFault.NONE:
                 self.attempts_failed += 1
             case JobFinished(job=job_id, status=status):
                 self.ended[status] += 1
@@ -60,8 +61,11 @@ class JobCounts:
 
     def collect(self, led: Iterable[tuple[JobMachine, JobLeader]]) -> list[Family]:
         """Return the metrics of the jobs in the groups that this node leads."""
+        now_s = time.monotonic()
         states = Counter(
-            leader.row(job).status.value for machine, leader in led for job in machine.jobs()
+            leader.row(job, now_s=now_s).status.value
+            for machine, leader in led
+            for job in machine.jobs()
         )
         return [
             gauge(

@@ -1,5 +1,6 @@
 """The allocator: how many cores a request gets, on which workers, and when."""
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -335,6 +336,31 @@ def test_a_recovery_is_granted_first_and_shares_cores_if_none_are_free() -> None
     assert reply.shared
     assert reply.shares == [WorkerShare("w1", 2)]
     assert "other" not in world.granted
+
+
+@pytest.mark.parametrize(
+    ("exclude", "taken_by"),
+    [(["w1"], "w0"), (["w1", "w0"], "w2"), (["w1", "w2", "w0"], "w1"), (["w9", "w2"], "w0")],
+)
+def test_a_recovery_goes_to_the_worker_excluded_longest_ago_if_no_other_could_take_it(
+    exclude: list[str], taken_by: str
+) -> None:
+    world = AllocatorWorld(2, 2, 2)
+    world.request("a#2", is_recovery=True, part=0, cores=2, exclude=exclude)
+    world.settle()
+    assert world.granted["a#2"].shares == [WorkerShare(taken_by, 2)]
+
+
+def test_a_recovery_waits_for_a_busy_worker_rather_than_return_to_an_excluded_one() -> None:
+    world = AllocatorWorld(2, 2)
+    world.request("a", vus=2)
+    world.settle()
+    (busy,) = world.granted["a"].shares
+    idle = "w1" if busy.worker == "w0" else "w0"
+    reply = world.request("b#2", workflow="b", is_recovery=True, part=0, cores=2, exclude=[idle])
+    world.settle()
+    assert reply.state is RequestState.QUEUED
+    assert "b#2" not in world.granted
 
 
 def test_a_recovery_gets_free_cores_if_there_are_any() -> None:

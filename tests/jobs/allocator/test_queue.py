@@ -115,7 +115,7 @@ def test_the_reason_says_that_there_are_no_workers() -> None:
     assert "no workers" in AllocatorWorld().request("a").reason
 
 
-def test_a_lost_part_that_no_other_worker_can_take_is_impossible() -> None:
+def test_a_lost_part_that_no_worker_can_take_is_impossible() -> None:
     world = AllocatorWorld(4)
-    reply = world.request("a#2", is_recovery=True, part=0, cores=2, exclude=["w0"])
+    reply = world.request("a#2", is_recovery=True, part=0, cores=5)
     assert reply.state is RequestState.IMPOSSIBLE

@@ -5,6 +5,7 @@ import pytest
 
 from hyperscale.jobs.committed.context import JOB_BYTES_MAX, UPDATE_BYTES_MAX, context_for
 from hyperscale.jobs.committed.events import (
+    AttemptFault,
     AttemptRevoked,
     CancelRequested,
     Checkpoint,
@@ -180,9 +181,8 @@ def test_a_revoked_attempt_leaves_a_segment_and_the_next_runs_for_the_remaining_
     assert log.put(event).ok
     part = log.job(job).workflows["Load"].parts[0]
     assert (part.began_s, part.iterations_done) == (7.5, 70)  # with the gap
-    assert [failure.worker for failure in part.failures()] == ["w0"]
     (segment,) = part.segments
-    assert (segment.report, segment.elapsed_s, segment.worker) == (b"seven", 7.0, "w0")
+    assert (segment.report, segment.elapsed_s, segment.costs_retry) == (b"seven", 7.0, True)
     (gap,) = log.job(job).workflows["Load"].gaps
     assert (gap.worker, gap.seconds, gap.requests_max) == ("w0", 0.5, 40)
     assert log.put(event).code is Code.DUPLICATE
@@ -204,9 +204,9 @@ def test_a_revocation_for_lack_of_cores_costs_no_retry() -> None:
     log = MachineLog()
     job = log.submit()
     log.dispatch(job)
-    log.put(msgspec.structs.replace(revoke(job), costs_retry=False))
+    log.put(msgspec.structs.replace(revoke(job), fault=AttemptFault.NONE))
     part = log.job(job).workflows["Load"].parts[0]
-    assert part.failures() == []
+    assert not part.segments[0].costs_retry
     assert log.job(job).workflows["Load"].status is WorkflowStatus.PENDING
 
 

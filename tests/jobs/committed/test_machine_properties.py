@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperscale.jobs.committed.events import (
+    AttemptFault,
     AttemptRevoked,
     CancelRequested,
     Checkpoint,
@@ -79,7 +80,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         report=st.sampled_from([b"", b"r"]),
         elapsed_s=elapsed,
         requests_max=st.integers(0, 5),
-        costs_retry=st.booleans(),
+        fault=st.sampled_from(AttemptFault),
     ),
     st.builds(
         Checkpointed,
@@ -154,7 +155,7 @@ def check(job: Job, before: Job | None) -> None:
             )
     if job.has_ended:
         assert all(state.has_ended for state in job.workflows.values())
-        assert job.ended_ms
+        assert job.times.ended_ms
     if job.status is JobStatus.COMPLETING:
         assert all(state.has_ended for state in job.workflows.values())
     if before is not None:

@@ -67,8 +67,8 @@ class FencesResults(GlobalJobOwner):
 class CountsAgain(GlobalJobMachine):
     """A result that is delivered again is counted again."""
 
-    def apply(self, index: int, stamp_ms: int, body: bytes) -> GlobalApplied:
-        applied = super().apply(index, stamp_ms, body)
+    def apply(self, index: int, time_ms: int, body: bytes, *, unix_ms: int = 0) -> GlobalApplied:
+        applied = super().apply(index, time_ms, body, unix_ms=unix_ms)
         event = applied.event
         if isinstance(event, DatacenterFinished) and applied.reply.code.value == "duplicate":
             job = self.job(event.job)
@@ -131,8 +131,8 @@ class ConcludesWithout(GlobalJobOwner):
 class CancelWins(GlobalJobMachine):
     """A job that was cancelled is cancelled, even if every datacenter had completed it."""
 
-    def apply(self, index: int, stamp_ms: int, body: bytes) -> GlobalApplied:
-        applied = super().apply(index, stamp_ms, body)
+    def apply(self, index: int, time_ms: int, body: bytes, *, unix_ms: int = 0) -> GlobalApplied:
+        applied = super().apply(index, time_ms, body, unix_ms=unix_ms)
         if isinstance(applied.event, GlobalCancelRequested) and applied.reply.ok:
             job = self.job(applied.event.job)
             if job is not None:

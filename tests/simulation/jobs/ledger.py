@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hyperscale.jobs.committed.events import Reply, encode
 from hyperscale.jobs.committed.state import decode_job
+from hyperscale.ledger.group_clock import FIRST_MS
 
 if TYPE_CHECKING:
     from tests.simulation.kernel import Host, World
@@ -22,11 +23,18 @@ _PROPOSAL_S = 5.0
 _LEADERLESS_S = 4.0
 
 
+def true_ms(now_s: float) -> int:
+    """Return the time of a group as a perfect clock measures it."""
+    return int(now_s * 1000) + 1_000_000
+
+
 @dataclass(slots=True)
 class Entry:
-    stamp_ms: int
+    time_ms: int  # of the group, by the clocks of its leader
+    unix_ms: int
     event: Any
     body: bytes
+    committed_s: float
 
 
 @dataclass(slots=True)
@@ -51,15 +59,18 @@ class Ledger:
         *,
         encode: Callable[[Any], bytes] = encode,
         decode_record: Callable[[bytes], Any] = decode_job,
+        time_of: Callable[["Host", int], int] | None = None,
     ) -> None:
         """`machine` makes the machine of a group; `encode` encodes its events, and `decode_record`
-        decodes the record of a finished job."""
+        decodes the record of a finished job. `time_of`: the time of a group by the clocks of its
+        leader; None: the true time."""
         self.world = world
         self.managers = managers
         self.groups = {number: Group() for number in range(groups + 1)}
         self.machine = machine
         self.truth = {number: machine(number) for number in range(1, groups + 1)}
         self._encode, self._decode_record = encode, decode_record
+        self._time_of = time_of
         self.records: dict[str, Any] = {}
         self.was_leaderless = False  # longer than the leases
         self.on_commit: Callable[[int, Any, Reply], None] = lambda group, event, reply: None
@@ -114,9 +125,10 @@ class Ledger:
     def commit(self, group: int, event: Any) -> Reply:
         known = self.groups[group]
         body = self._encode(event)
-        entry = Entry(int(self.world.now_s * 1000) + 1_000_000, event, body)
+        time_ms, unix_ms = self._clocks_of_leader(group)
+        entry = Entry(time_ms, unix_ms, event, body, self.world.now_s)
         known.log.append(entry)
-        applied = self.truth[group].apply(len(known.log), entry.stamp_ms, body)
+        applied = self.truth[group].apply(len(known.log), time_ms, body, unix_ms=unix_ms)
         for job, kind, data in applied.history:
             if kind == "finished":
                 if job in self.records:
@@ -129,6 +141,20 @@ class Ledger:
         for name in self.managers:
             self._later(name, "entry", group, 0.02)
         return reply
+
+    def _clocks_of_leader(self, number: int) -> tuple[int, int]:
+        """Return what a group's leader reads: the time of the group, and the date."""
+        group, now_s = self.groups[number], self.world.now_s
+        host = self.world.hosts[group.leader or self.managers[0]]
+        if self._time_of is None:
+            return true_ms(now_s), host.wall_ms()
+        last = group.log[-1] if group.log else None
+        before_ms = FIRST_MS if last is None else last.time_ms
+        if host.program is not None:
+            time_ms = self._time_of(host, number)
+        else:  # it died a moment ago, and its last entry is committed all the same
+            time_ms = before_ms + round((now_s - (last.committed_s if last else now_s)) * 1000)
+        return max(before_ms, time_ms), host.wall_ms()
 
     def _later(self, name: str, what: str, payload: object, within_s: float) -> None:
         host = self.world.hosts[name]
@@ -160,7 +186,7 @@ class Ledger:
         self.world.after(_LOOK_EVERY_S, self._look)
         now_s, rng = self.world.now_s, self.world.rng
         for number, group in self.groups.items():
-            if self._is_led(group):
+            if self.is_led(number):
                 group.lost_s = None
                 continue
             if group.lost_s is None:
@@ -173,7 +199,9 @@ class Ledger:
             if now_s >= group.lost_s + group.patience_s:
                 self._elect(number, group)
 
-    def _is_led(self, group: Group) -> bool:
+    def is_led(self, number: int) -> bool:
+        """Return True if the leader of a group runs and reaches a majority."""
+        group = self.groups[number]
         if group.leader is None:
             return False
         is_same = self.world.hosts[group.leader].life == group.life

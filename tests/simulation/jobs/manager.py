@@ -1,5 +1,6 @@
 """A manager's process: drives job leaders, the allocator and the state machines."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hyperscale.jobs.allocator.core import Allocator
@@ -11,6 +12,7 @@ from hyperscale.jobs.allocator.events import (
     LostAllocator,
     SendGrant,
 )
+from hyperscale.jobs.committed.events import Event, Reply
 from hyperscale.jobs.leader import events as ev
 from hyperscale.jobs.leader.core import JobLeader
 from hyperscale.jobs.messages import (
@@ -27,6 +29,7 @@ from hyperscale.jobs.messages import (
     RequestCoresReply,
 )
 from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
+from hyperscale.ledger.group_clock import GroupClocks, TimeSource
 from hyperscale.sansio.core import Tick
 from tests.simulation import network
 from tests.simulation.jobs.ledger import ALLOCATION, Ledger
@@ -56,6 +59,7 @@ class ManagerProgram:
         self.host = host
         self.setup = setup
         self.ledger: Ledger = setup.ledger
+        self._origin_s = 900.0 * host.index  # of its monotonic clock
         groups = range(1, setup.plan.groups + 1)
         self.machines = {group: self.ledger.machine(group) for group in groups}
         self.leaders: dict[int, JobLeader] = {}  # of the groups that this node leads
@@ -63,25 +67,52 @@ class ManagerProgram:
         self.applied = dict.fromkeys(groups, 0)
         self.allocator: Allocator = setup.allocator()
         self.seen = {worker: _Seen() for worker in setup.plan.workers}
+        self.clocks: GroupClocks = setup.clocks(host)
         self._look_at_s = 0.0
 
     def start(self, now_s: float) -> None:
-        for group, machine in self.machines.items():
-            for index, entry in enumerate(self.ledger.groups[group].log):
-                machine.apply(index + 1, entry.stamp_ms, entry.body)
-            self.applied[group] = len(self.ledger.groups[group].log)
+        for group in self.machines:
+            # Entries that it missed come from the leader, which sends the latest at once. Without
+            # one this manager must not know more than its disk.
+            is_led = self.ledger.is_led(group)
+            kept = self.host.disk.read(("applied", group), 0)
+            self.clocks.open(group, kept if is_led else len(self.ledger.groups[group].log))
+            list(self._apply(group, now_s))
         self._look_at_s = now_s
+
+    def time_ms(self, group: int, now_s: float) -> int:
+        """Return the time of a group, by the clocks of this manager."""
+        self.clocks.now_s = now_s + self._origin_s
+        clock = self.clocks.get(group)
+        if clock.source is TimeSource.NOTHING:
+            self.clocks.applied(group, 0, 0, age_s=0.0)
+        return clock.read_ms(now_s + self._origin_s)
 
     # --- the ledger's hooks ---------------------------------------------------------------
 
     def entry(self, group: int, now_s: float) -> None:
         """Apply the committed entries of a group."""
+        for event, reply in self._apply(group, now_s):
+            self._lead(group, ev.EventApplied(event, reply), now_s)
+
+    def _apply(self, group: int, now_s: float) -> Iterator[tuple[Event, Reply]]:
         log = self.ledger.groups[group].log
+        self.clocks.now_s = now_s + self._origin_s
         while self.applied[group] < len(log):
             entry = log[self.applied[group]]
             self.applied[group] += 1
-            applied = self.machines[group].apply(self.applied[group], entry.stamp_ms, entry.body)
-            self._lead(group, ev.EventApplied(entry.event, applied.reply), now_s)
+            applied = self.machines[group].apply(
+                self.applied[group], entry.time_ms, entry.body, unix_ms=entry.unix_ms
+            )
+            self.clocks.applied(
+                group,
+                self.applied[group],
+                entry.time_ms,
+                age_s=(self.host.wall_ms() - entry.unix_ms) / 1000,
+            )
+            self.host.disk.write(("applied", group), self.applied[group])
+            self.host.disk.sync()
+            yield entry.event, applied.reply
 
     def lead(self, payload: tuple[int, int], now_s: float) -> None:
         group, term = payload
@@ -93,9 +124,11 @@ class ManagerProgram:
             self._allocate(BecameAllocator(tuple(workers)), now_s)
             return
         self.entry(group, now_s)
-        now_ms = int(now_s * 1000) + 1_000_000
+        time_ms = self.time_ms(group, now_s)
+        is_estimate = self.clocks.get(group).source is TimeSource.DATES
+        self.setup.took_over(group, is_estimate=is_estimate)
         self.leaders[group] = self.setup.leader(group, self.host.address, self.machines[group])
-        self._lead(group, ev.BecameLeader(term, tuple(workers), now_ms), now_s)
+        self._lead(group, ev.BecameLeader(term, tuple(workers), time_ms, is_estimate), now_s)
 
     def follow(self, payload: tuple[int, int], now_s: float) -> None:
         group, term = payload

@@ -14,6 +14,7 @@ At the end:
 Bounds, in the schedules they are meant for:
  8. a change of leaders restarts no part
  9. the load of a crashed worker runs again within 5 s after its death was detected
+10. the committed age of a job is the time that has passed, whatever wall clocks show
 """
 
 from typing import TYPE_CHECKING
@@ -21,7 +22,9 @@ from typing import TYPE_CHECKING
 from hyperscale.jobs.committed.events import (
     AttemptRevoked,
     Event,
+    JobFinished,
     JobStatus,
+    JobSubmitted,
     PartEnded,
     PartRedispatched,
     Reply,
@@ -41,6 +44,10 @@ if TYPE_CHECKING:
     from tests.simulation.jobs.target import Target
 
 
+AGE_ERROR_S = 3.0
+"""A manager that restarts may lead before it has applied an entry of the last second or two."""
+
+
 class JobMonitor(Monitor):
     world: World
     plan: "Plan"
@@ -50,6 +57,8 @@ class JobMonitor(Monitor):
     def begin(self, world: World, plan: "Plan", ledger: "Ledger", target: "Target") -> None:
         self.world, self.plan, self.ledger, self.target = world, plan, ledger, target
         self.revoked = 0
+        self.estimated: set[int] = set()  # groups whose time was estimated after a restart
+        self.submitted_s: dict[str, float] = {}  # by job
         ledger.on_commit = self._committed
 
     # --- what the kernel says -------------------------------------------------------------
@@ -87,9 +96,18 @@ class JobMonitor(Monitor):
 
     # --- what is committed ----------------------------------------------------------------
 
+    def took_over(self, group: int, *, is_estimate: bool) -> None:
+        """Note that a manager leads a group; `is_estimate`: it does not know the group's time."""
+        if is_estimate:
+            self.estimated.add(group)
+
     def _committed(self, group: int, event: Event, reply: Reply) -> None:
         if not reply.ok:
             return
+        if isinstance(event, JobSubmitted):
+            self.submitted_s.setdefault(reply.job, self.world.now_s)
+        if isinstance(event, JobFinished) and group not in self.estimated:
+            self._check_age(event.job)
         if isinstance(event, WorkflowDispatched | PartRedispatched):
             job = self.ledger.truth[group].job(event.job)
             assert job is not None
@@ -105,6 +123,13 @@ class JobMonitor(Monitor):
             has_run = bool(event.report) or event.elapsed_s > 0
             if self.plan.is_steady and has_run and not self.ledger.was_leaderless:
                 self.world.fail(f"a change of leaders restarts a part: {event}")
+
+    def _check_age(self, job: str) -> None:
+        record = self.ledger.records[job]
+        age_s = (record.times.ended_ms - record.times.submitted_ms) / 1000
+        true_s = self.world.now_s - self.submitted_s[job]
+        if abs(age_s - true_s) > AGE_ERROR_S:
+            self.world.fail(f"job {job} is {true_s:.1f} s old, and {age_s:.1f} s are committed")
 
     def _set_up(self, event: WorkflowSetUp | PartEnded) -> None:
         """Note what setup left, as the replicas have it."""

@@ -24,7 +24,9 @@ from hyperscale.jobs.leader.reconcile import Reconciler
 from hyperscale.jobs.leader.state import JobProgress
 from hyperscale.jobs.leader.worker_liveness import WorkerTable
 from hyperscale.jobs.messages import AttemptId, DeliverResult
+from hyperscale.ledger.group_clock import GroupClock, GroupClocks
 from tests.simulation.jobs.schedules import Cores
+from tests.simulation.kernel import Host
 
 
 class TermAsAttempt(Agent):
@@ -132,6 +134,25 @@ class LeavesCores(Agent):
         self._supervisor.places.__class__ = self.Places
 
 
+class DatesAsTime(GroupClocks):
+    """The time of a group is the wall clock of its leader."""
+
+    class Clock(GroupClock):
+        host: Host
+
+        def read_ms(self, now_s: float) -> int:
+            return self.host.wall_ms()
+
+    def __init__(self, host: Host) -> None:
+        super().__init__()
+        self._host = host
+
+    def open(self, group: int, last_index: int) -> None:
+        super().open(group, last_index)
+        clock = self._clocks[group] = self.Clock()
+        clock.host = self._host
+
+
 def _is_same_part(a: AttemptId, b: AttemptId) -> bool:
     return (a.job, a.workflow, a.part) == (b.job, b.workflow, b.part)
 
@@ -169,5 +190,6 @@ MUTANTS = (
         ("teardown runs twice",),
     ),
     Mutant("lease not waited for", Cores(leader=Impatient), "isolation", ("double load",)),
+    Mutant("dates as time", Cores(clocks=DatesAsTime), "clocks", ("s are committed", "at most")),
     Mutant("renewed by a deposed leader", Cores(leader=Unconfirmed), "deposed", ("double load",)),
 )

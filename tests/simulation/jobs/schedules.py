@@ -23,6 +23,7 @@ from hyperscale.jobs.committed.keys import job_id, parse_job_id
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.leader.core import JobLeader
 from hyperscale.jobs.messages import Isolation
+from hyperscale.ledger.group_clock import GroupClocks
 from hyperscale.ledger.replica import key_slot_of
 from hyperscale.plan import Plan as TestPlan
 from hyperscale.plan import Priority, StepKind, StepPlan, WorkflowPlan
@@ -32,7 +33,7 @@ from tests.simulation.jobs.manager import ManagerProgram
 from tests.simulation.jobs.monitor import JobMonitor, check_end
 from tests.simulation.jobs.target import Target
 from tests.simulation.jobs.worker import WorkerProgram
-from tests.simulation.kernel import World
+from tests.simulation.kernel import Host, World
 from tests.simulation.network import Link
 from tests.simulation.trace import Trace
 
@@ -40,6 +41,7 @@ SCOPE = "dc1"
 FAULTS_FROM_S = 4.0
 ENDED_WITHIN_S = 240.0
 QUIET_WITHIN_S = 30.0
+SKEWS_MS = (-600_000, -600_000, -5_000, 0, 5_000, 600_000, 600_000)
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Profile:
     deposals: float = 0.0
     """A leader is cut off together with a worker, and paused before it notices."""
     transfers: float = 0.0
+    skews: float = 0.0
+    """The wall clock of a manager jumps, by ten minutes at most."""
     blackouts: float = 0.0
     """All managers crash at once and restart one by one."""
     goes_on: float = 0.0
@@ -158,6 +162,15 @@ PROFILES = {
             worker_pauses=0.5,
         ),
         Profile(
+            "clocks",
+            managers=(3, 5),
+            skews=6.0,
+            transfers=3.0,
+            leader_crashes=1.0,
+            worker_crashes=1.5,
+            worker_cuts=0.5,
+        ),
+        Profile(
             "crashes",
             managers=(3,),
             worker_crashes=2.0,
@@ -224,6 +237,8 @@ class Setup:
     agent: Callable[..., Agent]
     leader: Callable[..., JobLeader]
     allocator: Callable[[], Allocator]
+    clocks: Callable[[Host], GroupClocks]
+    took_over: Callable[..., None]
 
     @staticmethod
     def group_of(request_id: str) -> int:
@@ -238,6 +253,7 @@ class Cores:
     leader: Callable[..., JobLeader] = JobLeader
     allocator: Callable[[], Allocator] = Allocator
     machine: Callable[[str, int], JobMachine] = JobMachine
+    clocks: Callable[[Host], GroupClocks] = lambda _host: GroupClocks()
     obeys_leases: bool = True
 
 
@@ -352,6 +368,13 @@ class _Draw:
                 self.drawn.append({"at_s": at_s, "do": "crash", "host": host})
                 back_s = round(at_s + self.rng.choice((2.0, 6.0, 10.0, 25.0)), 3)
                 self.drawn.append({"at_s": back_s, "do": "start", "host": host})
+        for _ in range(self._count(p.skews) if p.skews else 0):
+            skew: Step = {
+                "at_s": self._time(),
+                "do": "skew",
+                "host": self.rng.choice(self.managers),
+            }
+            self.drawn.append({**skew, "ms": self.rng.choice(SKEWS_MS)})
         for _ in range(self._count(p.transfers)):
             self.drawn.append({"at_s": self._time(), "do": "transfer"})
         for _ in range(self._count(p.drains)):
@@ -395,14 +418,29 @@ def run(plan: Plan, *, cores: Cores | None = None, trace: Trace | None = None) -
     monitor = JobMonitor()
     world = World(plan.seed, monitor=monitor, trace=trace)
     world.network.link = Link(**plan.link)
-    ledger = Ledger(world, plan.managers, plan.groups, lambda g: cores.machine(SCOPE, g))
+    ledger = Ledger(
+        world,
+        plan.managers,
+        plan.groups,
+        lambda g: cores.machine(SCOPE, g),
+        time_of=lambda host, group: host.program.time_ms(group, world.now_s),
+    )
     target = Target(
         world,
         obeys_leases=cores.obeys_leases,
         is_exclusive_checked=plan.is_exclusive_checked,
         flaky=plan.flaky,
     )
-    setup = Setup(plan, ledger, target, cores.agent, cores.leader, cores.allocator)
+    setup = Setup(
+        plan,
+        ledger,
+        target,
+        cores.agent,
+        cores.leader,
+        cores.allocator,
+        cores.clocks,
+        monitor.took_over,
+    )
     monitor.begin(world, plan, ledger, target)
     for name in plan.managers:
         world.add(name, lambda host: ManagerProgram(host, setup)).start()
@@ -417,12 +455,15 @@ def run(plan: Plan, *, cores: Cores | None = None, trace: Trace | None = None) -
     jobs = [_submit(world, ledger, plan, job) for job in plan.jobs]
     world.run(plan.faults_until_s)
     _heal(world)
+    # Jobs may have to wait for each other.
+    work_s = sum(each["duration_s"] for job in plan.jobs for each in job.workflows)
+    within_s = max(ENDED_WITHIN_S, 1.5 * work_s)
     took_s = world.run_until(
-        lambda: len(ledger.records) == len(plan.jobs), within_s=ENDED_WITHIN_S, every_s=0.5
+        lambda: len(ledger.records) == len(plan.jobs), within_s=within_s, every_s=0.5
     )
     if took_s is None:
         open_ = [job for job in jobs if job not in ledger.records]
-        world.fail(f"not ended {ENDED_WITHIN_S} s after everything healed: {open_}")
+        world.fail(f"not ended {within_s:.0f} s after everything healed: {open_}")
     quiet = world.run_until(monitor.is_quiet, within_s=QUIET_WITHIN_S, every_s=0.5)
     if quiet is None:
         world.fail(f"not quiet {QUIET_WITHIN_S} s after the last job: {monitor.unrest()}")

@@ -60,22 +60,22 @@ class Forgetful(CrashableStore):
 class Twice(JobMachine):
     """Every entry is applied twice."""
 
-    def apply(self, index: int, stamp_ms: int, body: bytes) -> Applied:
-        super().apply(index, stamp_ms, body)
-        return super().apply(index, stamp_ms, body)
+    def apply(self, index: int, time_ms: int, body: bytes, *, unix_ms: int = 0) -> Applied:
+        super().apply(index, time_ms, body, unix_ms=unix_ms)
+        return super().apply(index, time_ms, body, unix_ms=unix_ms)
 
 
 class Unfenced(JobMachine):
     """A result counts for any attempt."""
 
-    def apply(self, index: int, stamp_ms: int, body: bytes) -> Applied:
+    def apply(self, index: int, time_ms: int, body: bytes, *, unix_ms: int = 0) -> Applied:
         event = decode(body)
         if isinstance(event, PartEnded) and (job := self.job(event.job)) is not None:
             parts = job.workflows[event.workflow].parts
             if event.part < len(parts):
                 attempt = parts[event.part].attempt
                 body = encode(msgspec.structs.replace(event, attempt=attempt))
-        return super().apply(index, stamp_ms, body)
+        return super().apply(index, time_ms, body, unix_ms=unix_ms)
 
 
 class GreedyReplica(Replica):
@@ -83,7 +83,7 @@ class GreedyReplica(Replica):
 
     def _apply_record(self, index: int, record: Record) -> AppliedEntry | None:
         if isinstance(record, MachineCommand):
-            record = MachineCommand(record.stamp, "", record.body)
+            record = MachineCommand(record.stamp, "", record.body, record.time_ms)
         return super()._apply_record(index, record)
 
 
