@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hyperscale.nodes.manager import ManagerServer
     from hyperscale.nodes.worker import WorkerServer
     from hyperscale.runner import LocalRunner
+    from hyperscale.testing.mix import Mix
     from hyperscale.testing.parameters import Param
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "JobSubmission",
     "LocalRunner",
     "ManagerServer",
+    "Mix",
     "Param",
     "Provide",
     "Use",
@@ -53,6 +55,7 @@ _HOMES = {
     "JobSubmission": "hyperscale.client.submission",
     "LocalRunner": "hyperscale.runner",
     "ManagerServer": "hyperscale.nodes.manager",
+    "Mix": "hyperscale.testing.mix",
     "Param": "hyperscale.testing.parameters",
     "WorkerServer": "hyperscale.nodes.worker",
 }

@@ -49,7 +49,8 @@ GUIDE = [
 def test_every_code_block_of_the_guides_is_a_valid_test_file(number: int, tmp_path: Path) -> None:
     file = tmp_path / f"block_{number}.py"
     file.write_text(GUIDE[number])
-    plan = build_plan(file, collect(load_module(file)))
+    module = load_module(file)
+    plan = build_plan(file, collect(module), mix=getattr(module, "mix", None))
     assert any(workflow.is_test for workflow in plan.workflows)
     assert not plan.warnings
 

@@ -1,4 +1,4 @@
-"""How a job is split over datacenters: virtual users and iterations by capacity, with offsets.
+"""How a job is split over datacenters: users, stages and iterations by capacity, with offsets.
 
 Each datacenter counts as many slots as it has cores; `plan.share` splits a total over the slots,
 which are dealt to the datacenters in turn, so that a small total is spread as well. The users of a
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hyperscale.plan import Plan, WorkflowPlan, share
+from hyperscale.plan import Plan, StagePlan, WorkflowPlan, share
 
 _SLOTS_MAX = 4_096
 
@@ -21,6 +21,7 @@ class WorkflowShare(Struct, frozen=True):
     vus: int
     first_vu: int = 0
     iterations: int | None = None
+    stages: tuple[StagePlan, ...] = ()
 
 
 PlanShare = dict[str, WorkflowShare]
@@ -51,9 +52,11 @@ def split_plan(plan: Plan, cores: Mapping[str, int]) -> dict[str, PlanShare]:
         iterations: list[int | None] = [None] * len(cores)
         if workflow.iterations is not None:
             iterations = list(_split(workflow.iterations, dealt, len(cores)))
+        stages = _split_stages(workflow, dealt, len(cores))
         first_vu = 0
         for index, shared in enumerate(shares.values()):
-            shared[workflow.name] = WorkflowShare(vus[index], first_vu, iterations[index])
+            part = WorkflowShare(vus[index], first_vu, iterations[index], stages[index])
+            shared[workflow.name] = part
             first_vu += vus[index]
     return shares
 
@@ -62,7 +65,9 @@ def whole_plan(plan: Plan, datacenters: list[str]) -> dict[str, PlanShare]:
     """Give every datacenter the whole plan: the users of the job are those of all of them."""
     return {
         name: {
-            workflow.name: WorkflowShare(workflow.vus, index * workflow.vus, workflow.iterations)
+            workflow.name: WorkflowShare(
+                workflow.vus, index * workflow.vus, workflow.iterations, workflow.stages
+            )
             for workflow in plan.workflows
         }
         for index, name in enumerate(datacenters)
@@ -83,6 +88,7 @@ def _slice(workflow: WorkflowPlan, shared: WorkflowShare) -> WorkflowPlan:
         vus=shared.vus,
         first_vu=shared.first_vu,
         iterations=shared.iterations,
+        stages=shared.stages,
         thresholds=(),
     )
 
@@ -109,3 +115,17 @@ def _split(total: int, dealt: list[int], datacenters: int) -> list[int]:
     for slot, index in enumerate(dealt):
         shares[index] += share(total, len(dealt), slot)
     return shares
+
+
+def _split_stages(
+    workflow: WorkflowPlan, dealt: list[int], datacenters: int
+) -> list[tuple[StagePlan, ...]]:
+    """Split the users of each stage like those of the workflow, and rates in proportion."""
+    shares: list[list[StagePlan]] = [[] for _ in range(datacenters)]
+    for stage in workflow.stages:
+        targets = [stage.target * dealt.count(index) / len(dealt) for index in range(datacenters)]
+        if not workflow.is_open:
+            targets = [float(each) for each in _split(int(stage.target), dealt, datacenters)]
+        for index, target in enumerate(targets):
+            shares[index].append(replace(stage, target=target))
+    return [tuple(each) for each in shares]

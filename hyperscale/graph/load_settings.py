@@ -17,6 +17,7 @@ from hyperscale.plan.shapes import STAGES_MAX, TARGET_MAX, StagePlan, constant
 
 VUS_MAX = RATE_MAX = TARGET_MAX  # low enough to catch a typing error
 ITERATIONS_MAX = 2**53
+WEIGHT_MAX = 1_000_000
 MAX_VUS = 1000
 """The most iterations of an open workflow that run at once, unless it says otherwise."""
 
@@ -41,6 +42,7 @@ class LoadFields(TypedDict):
     is_open: bool
     arrivals: ArrivalKind
     warmup_s: float
+    weight: float | None
 
 
 class _Clash(NamedTuple):
@@ -58,6 +60,10 @@ _CLASHES = (
     _Clash("stages", "vus", "the stages say how many users there are"),
     _Clash("stages", "duration", "the stages say how long the workflow runs"),
     _Clash("stages", "iterations", "the stages say how long the workflow runs"),
+    _Clash("weight", "vus", "a workflow with a weight shares the users of the mix"),
+    _Clash("weight", "rate", "a workflow with a weight shares the rate of the mix"),
+    _Clash("weight", "stages", "a workflow with a weight shares the stages of the mix"),
+    _Clash("weight", "iterations", "a workflow with a weight shares the load of the mix"),
     _Clash("interval", "think", "choose one: an interval is from start to start, think a pause"),
 )
 _OPEN_CLASHES = (
@@ -65,7 +71,7 @@ _OPEN_CLASHES = (
     _Clash("stages", "think", "a rate starts iterations by itself: remove the pause"),
 )
 _OPEN_ONLY = ("max_vus", "arrivals")
-_SHAPES = ("rate", "stages", "think", "warmup", "max_vus", "arrivals")
+_SHAPES = ("rate", "stages", "think", "warmup", "max_vus", "arrivals", "weight")
 
 
 def read_load(reading: Reading, *, vus: object = None, duration: object = None) -> LoadFields:
@@ -74,7 +80,7 @@ def read_load(reading: Reading, *, vus: object = None, duration: object = None) 
     given = _given(cls)
     _refuse(reading, given, has_vus=vus is not None, has_duration=duration is not None)
     if "stages" in given:
-        stages, is_open = _parse_stages(cls.stages, where=at("stages"))
+        stages, is_open = parse_stages(cls.stages, where=at("stages"))
         if is_open:
             _refuse_clashes(reading, given, _OPEN_CLASHES)
         duration_s = sum(stage.duration_s for stage in stages)
@@ -83,7 +89,7 @@ def read_load(reading: Reading, *, vus: object = None, duration: object = None) 
         written = cls.duration if duration is None else duration
         duration_s = parse_duration_s(written, where=duration_at)
         is_open = cls.rate is not None
-        stages = constant(_parse_rate(cls.rate, where=at("rate")), duration_s) if is_open else ()
+        stages = constant(parse_rate(cls.rate, where=at("rate")), duration_s) if is_open else ()
     for name in _OPEN_ONLY:
         if name in given and not is_open:
             raise InputError(
@@ -111,6 +117,7 @@ def read_load(reading: Reading, *, vus: object = None, duration: object = None) 
         is_open=is_open,
         arrivals=parse_choice(ArrivalKind, cls.arrivals, where=at("arrivals")),
         warmup_s=_parse_warmup(cls.warmup, duration_s, where=at("warmup")),
+        weight=None if cls.weight is None else _parse_weight(cls.weight, where=at("weight")),
     )
 
 
@@ -166,7 +173,8 @@ def _refuse_shape_of_actions(reading: Reading, given: dict[str, Any]) -> None:
             )
 
 
-def _parse_rate(value: object, *, where: str, least: float | None = None) -> float:
+def parse_rate(value: object, *, where: str, least: float | None = None) -> float:
+    """Return arrivals per second, above 0 or at least `least`."""
     match = _RATE.fullmatch(value.strip().lower()) if isinstance(value, str) else None
     if match is None:
         raise InputError(f"{where}: {value!r} is not a rate", hint=_RATE_HINT)
@@ -178,7 +186,7 @@ def _parse_rate(value: object, *, where: str, least: float | None = None) -> flo
     return rate
 
 
-def _parse_stages(value: object, *, where: str) -> tuple[tuple[StagePlan, ...], bool]:
+def parse_stages(value: object, *, where: str) -> tuple[tuple[StagePlan, ...], bool]:
     """Return the stages, and True if their targets are rates."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence) or not value:
         raise InputError(f"{where}: {value!r} is not a list of stages", hint=_STAGES_HINT)
@@ -197,7 +205,7 @@ def _parse_stages(value: object, *, where: str) -> tuple[tuple[StagePlan, ...], 
         is_rate = isinstance(stage[1], str)
         kinds.add(is_rate)
         if is_rate:
-            target = _parse_rate(stage[1], where=stage_at, least=0.0)
+            target = parse_rate(stage[1], where=stage_at, least=0.0)
         else:
             target = _parse_target(stage[1], where=stage_at)
         stages.append(StagePlan(duration_s=duration_s, target=target))
@@ -252,6 +260,15 @@ def _parse_iterations(value: object, *, where: str) -> tuple[int | None, int | N
     except InputError as error:
         hint = 'a number for all users together, such as 1000, or "10/vu" for each'
         raise InputError(error.message, hint=hint) from error
+
+
+def _parse_weight(value: object, *, where: str) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= WEIGHT_MAX:  # type: ignore[operator]  # it is a number
+        raise InputError(
+            f"{where}: {value!r} is not a weight", hint=f"a number above 0, up to {WEIGHT_MAX:,}"
+        )
+    return float(value)  # type: ignore[arg-type]  # as above
 
 
 def _parse_warmup(value: object, duration_s: float, *, where: str) -> float:

@@ -14,7 +14,8 @@ import msgspec
 
 from hyperscale.errors import InputError
 from hyperscale.graph.analysis import literal_urls
-from hyperscale.graph.reading import ReadHook, Reading, ReadParameter, read
+from hyperscale.graph.mixing import split_mix
+from hyperscale.graph.reading import ReadHook, Reading, ReadParameter, display_path, read
 from hyperscale.graph.settings import read_settings
 from hyperscale.graph.validation import validate
 from hyperscale.graph.workflow import Workflow
@@ -32,6 +33,7 @@ from hyperscale.plan.dag import ancestors, layers
 from hyperscale.plan.thresholds import Threshold, parse_threshold
 from hyperscale.testing import File, OptimizedArg
 from hyperscale.testing.arguments import FileContent, UrlValue
+from hyperscale.testing.mix import Mix
 
 _THRESHOLD = re.compile(
     r"(?:(?P<workflow>\w+):)?(?P<name>[^<>=:]+?)\s*(?P<limit>[<>=].*)", re.DOTALL
@@ -52,10 +54,13 @@ def build_plan(
     file: str | Path,
     classes: Sequence[type[Workflow]],
     overrides: Overrides | None = None,
+    *,
+    mix: Mix | None = None,
 ) -> Plan:
     """Return the plan of `classes`. Raises InputError if one of them is not valid.
 
-    With `only`, the plan has the named workflows and everything they depend on.
+    With `only`, the plan has the named workflows and everything they depend on. Workflows with a
+    weight share the load of `mix`.
     """
     overrides = overrides or Overrides()
     readings = [read(cls) for cls in classes]
@@ -65,6 +70,13 @@ def build_plan(
         chosen, added = _choose(workflows, overrides.only)
         warnings += added
         workflows = [workflow for workflow in workflows if workflow.name in chosen]
+    workflows = split_mix(
+        workflows,
+        mix,
+        where=f"{display_path(file)}: mix",
+        vus=overrides.vus,
+        duration=overrides.duration,
+    )
     given: set[tuple[str, str]] = set()
     for text in overrides.thresholds:
         owner, threshold = _find_threshold(workflows, text)

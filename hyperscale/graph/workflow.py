@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hyperscale.clients import Client
 
 # Attributes of a later version: refused, never silently ignored.
-COMING_ATTRIBUTES = ("weight", "weights", "data", "on_isolation")
+COMING_ATTRIBUTES = ("weights", "data", "on_isolation")
 VU_ATTRIBUTES = ("client", "context", "vu", "iteration")
 """What a run gives to every virtual user."""
 
@@ -73,6 +73,8 @@ class Workflow:
     stages: Sequence[tuple[str | float, int | str]] | None = None
     """Load over time, linear from 0 and from stage to stage: `[("1m", 100), ("5m", 100)]` in users,
     or with rates such as "500/s". A stage of "0s" is a jump."""
+    weight: float | None = None
+    """Its share of the load of `mix = Mix(...)` in the test file, or of `--vus`."""
     warmup: str | float | None = None
     """The beginning of the workflow, which is run but is in no statistics: "30s"."""
     thresholds: Mapping[str, str | Mapping[str, object]] = MappingProxyType({})

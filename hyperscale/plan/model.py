@@ -118,6 +118,7 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True):
     stages: tuple[StagePlan, ...] = ()  # users over time; if it is open, arrivals per second
     is_open: bool = False  # iterations begin at a rate, whether or not earlier ones have ended
     arrivals: ArrivalKind = ArrivalKind.EVEN
+    weight: float | None = None  # its share of a total; `vus` and `stages` are that share
     warmup_s: float = 0.0  # at the beginning of the duration: run, and not counted
     connections: Connections = Connections.PER_VU
     tags: tuple[str, ...] = ()

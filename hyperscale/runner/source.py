@@ -30,6 +30,7 @@ from hyperscale.graph import Overrides, Workflow, build_plan, collect, load_modu
 from hyperscale.graph.loading import find, module_name
 from hyperscale.plan import ParameterPlan, Plan
 from hyperscale.reporting.reporter import Sink, as_reporters
+from hyperscale.testing.mix import Mix
 from hyperscale.testing.parameters import (
     GivenParameters,
     Mask,
@@ -78,7 +79,9 @@ def load_test_file(
         module = load_module(file)
         scope.refuse_unknown(str(file))
         classes = collect(module)
-        plan = plan_with_values(build_plan(str(file), classes, overrides), scope)
+        mix = getattr(module, "mix", None)
+        mix = mix if isinstance(mix, Mix) else None
+        plan = plan_with_values(build_plan(str(file), classes, overrides, mix=mix), scope)
         loaded = sorted(set(sys.modules) - before - {module.__name__})
         # As Python does for a script behind a symbolic link: its directory is the real one.
         path = Path(file).resolve()

@@ -17,6 +17,7 @@ from hyperscale.testing.arguments import (
     Query,
 )
 from hyperscale.testing.http import HTTPResponse
+from hyperscale.testing.mix import Mix
 from hyperscale.testing.parameters import Param
 from hyperscale.testing.results import (
     COUNT,
@@ -74,6 +75,7 @@ __all__ = [
     "Headers",
     "KafkaResponse",
     "Metric",
+    "Mix",
     "MongoDBResponse",
     "Mutation",
     "MySQLResponse",

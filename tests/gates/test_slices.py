@@ -3,8 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hyperscale.gates.slices import sliced, split_plan, split_problem, whole_plan
+from hyperscale.plan import StagePlan
 from tests.lab.job_builders import plan, workflow
 
 
@@ -61,3 +63,17 @@ def test_a_slice_changes_users_and_iterations_of_the_plan_and_nothing_else() -> 
 def test_per_datacenter_every_one_runs_all_users_with_numbers_of_its_own() -> None:
     shares = whole_plan(plan(workflow("Load", vus=10)), ["a", "b"])
     assert [(s["Load"].vus, s["Load"].first_vu) for s in shares.values()] == [(10, 0), (10, 10)]
+
+
+def test_stages_are_split_like_users_and_rates_in_proportion() -> None:
+    ramp = (StagePlan(duration_s=1.0, target=10.0), StagePlan(duration_s=2.0, target=3.0))
+    users = replace(workflow("Users", vus=10), stages=ramp)
+    job = plan(users, replace(workflow("Rate", vus=9), stages=ramp, is_open=True))
+    shares = split_plan(job, {"a": 2, "b": 1})
+    parts = [sliced(job, shared) for shared in shares.values()]
+    targets = [[stage.target for stage in part.workflows[0].stages] for part in parts]
+    assert [sum(each) for each in zip(*targets, strict=True)] == [10.0, 3.0]
+    assert [max(each) for each in targets] == [part.workflows[0].vus for part in parts]
+    rates = [[stage.target for stage in part.workflows[1].stages] for part in parts]
+    assert [sum(each) for each in zip(*rates, strict=True)] == pytest.approx([10.0, 3.0])
+    assert rates[0] == pytest.approx([2 * each for each in rates[1]])
