@@ -6,7 +6,7 @@
 #   make lint    run the checks of CI
 #   make fmt     format all sources
 #   make bench   compare with wrk, k6, Locust and etcd; ONLY=startup runs one benchmark of startup,
-#                memory, latency, throughput, rpc, membership, ledger, ledger_scale, cluster, reports;
+#                memory, latency, throughput, rpc, membership, ledger, ledger_scale, cluster, reports, clients;
 #                ONLY=previous PREVIOUS=DIR compares with another checkout
 #   make soak    run the long tests
 #   make fuzz    fuzz every decoder that reads from the network (FUZZ_SECONDS=660)
@@ -23,6 +23,8 @@ STAMPS := $(VENV)/stamps
 
 # Debian packages that tests and benchmarks use; installed only if missing.
 TEST_PACKAGES := iproute2 strace nginx-light python3-httpbin gunicorn prometheus
+# Servers for the clients with a library; tests start their own, never the system's.
+TEST_PACKAGES += postgresql redis-server
 BENCH_PACKAGES := wrk nginx-light etcd-server nghttp2-client
 
 # Files whose change makes the native module or the console script outdated.
@@ -50,8 +52,8 @@ $(STAMPS)/venv:
 		$(PYTHON) -m pip --python $(BIN)/python install -q pip; }
 	@mkdir -p $(STAMPS) && touch $@
 
-$(STAMPS)/packages: requirements/runtime.txt requirements/dev.txt $(STAMPS)/venv
-	$(BIN)/python -m pip install -q -r requirements/runtime.txt -r requirements/dev.txt
+$(STAMPS)/packages: requirements/runtime.txt requirements/dev.txt requirements/clients.txt $(STAMPS)/venv
+	$(BIN)/python -m pip install -q -r requirements/runtime.txt -r requirements/dev.txt -r requirements/clients.txt
 	@touch $@
 
 $(STAMPS)/native: $(NATIVE) $(STAMPS)/packages
@@ -134,7 +136,7 @@ fuzz: build .fuzz-packages/stamp
 audit: $(STAMPS)/packages
 	@command -v cargo-deny >/dev/null || { echo "make audit needs cargo-deny: cargo install cargo-deny --locked" >&2; exit 1; }
 	@crates=0; cargo deny --locked check licenses sources bans || crates=$$?; \
-	$(BIN)/python requirements/audit.py requirements/runtime.txt requirements/dev.txt && exit $$crates
+	$(BIN)/python requirements/audit.py requirements/runtime.txt requirements/dev.txt requirements/clients.txt && exit $$crates
 
 wheel: $(STAMPS)/packages
 	rm -rf dist
@@ -146,10 +148,13 @@ wheel-check: wheel
 # Lock files pin hashes and contain neither hosts nor paths.
 LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile -q --strip-extras --generate-hashes --allow-unsafe \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options
+CLIENT_EXTRAS := postgres redis
 lock: $(STAMPS)/packages
 	$(LOCK) --upgrade --output-file requirements/runtime.txt pyproject.toml
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' \
 		| $(LOCK) --upgrade --constraint requirements/runtime.txt --output-file requirements/dev.txt -
+	$(LOCK) --upgrade --constraint requirements/runtime.txt --constraint requirements/dev.txt \
+		$(foreach extra,$(CLIENT_EXTRAS),--extra $(extra)) --output-file requirements/clients.txt pyproject.toml
 	$(LOCK) --upgrade --output-file requirements/bench.txt requirements/bench.in
 	$(LOCK) --upgrade --output-file requirements/fuzz.txt requirements/fuzz.in
 	cargo update --quiet

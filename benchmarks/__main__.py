@@ -15,6 +15,7 @@ ALL = (
     "ledger_scale",
     "cluster",
     "reports",
+    "clients",
 )
 
 

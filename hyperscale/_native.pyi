@@ -54,9 +54,13 @@ class Recorder:
         message: str | None = None,
         trace: str = "",
         service_ns: int | None = None,
+        request: str = "",
+        blocked_ns: int | None = None,
+        connect_ns: int | None = None,
     ) -> None:
-        """Count a finished call. `message` and `trace` say why it failed; calls that failed with
-        the same message, numbers and ids aside, are counted together."""
+        """Count a finished call. `message`, `trace` and `request` say why it failed and what it
+        was; calls that failed with the same message, numbers and ids aside, are counted
+        together."""
     def set_secrets(self, secrets: Sequence[str]) -> None:
         """Set the values that no message and no sample of a failure may show."""
     def record_exchange(self, step: int, exchange: Exchange, accepted: bool) -> bool:

@@ -28,18 +28,22 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
         # Text that starts like a number is a value, not a flag: -5s is an invalid duration.
         self._negative_number_matcher = re.compile(r"-\.?\d")
-        self.ignored_word = ""  # may stand before the arguments, and changes nothing
+        self.leading_words: tuple[str, ...] = ()  # one may stand before the arguments
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, without the ignored word."""
+        """Parse as argparse does; `leading_word` is the one of `leading_words` given, or ""."""
         args = list(sys.argv[1:] if args is None else args)
+        found = ""
         for place, word in enumerate(args):
             before = self._option_string_actions.get(args[place - 1]) if place else None
             is_value = before is not None and before.nargs != 0
-            if self.ignored_word and word == self.ignored_word and not is_value:
-                del args[place]
+            if word in self.leading_words and not is_value:
+                found = args.pop(place)
                 break
-        return super().parse_known_args(args, namespace)
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if self.leading_words:
+            parsed.leading_word = found
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(self.prog, message)

@@ -1,4 +1,4 @@
-"""`hyperscale ping URL`: send one request and show its timings."""
+"""`hyperscale ping [NAME] URL`: send one request and show its timings."""
 
 import argparse
 import asyncio
@@ -7,20 +7,23 @@ from typing import Any
 
 from hyperscale._native import Exchange, Recorder
 from hyperscale.cli.parser import Parser, UsageError, whole_number
-from hyperscale.clients import ClientHub, RequestError
+from hyperscale.clients import ClientError, ClientHub, RequestError
 from hyperscale.clients.trace import format_exchange
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
 from hyperscale.plan import WorkflowPlan
 from hyperscale.reporting.exit_codes import ExitCode
 from hyperscale.testing.arguments import split_url
+from hyperscale.testing.protocols import PROTOCOLS, protocol_of
+from hyperscale.testing.responses import LibraryResponse
 
 BODY_CHARS_MAX = 1000
 _REDIRECTS_MOST = 1000
 
 DESCRIPTION = """\
 Send one request and show its timings, TLS parameters, headers and the start of the body, and every
-redirect on the way.
+redirect on the way. For a database, a broker and other servers: connect, make one round trip and
+show the server's version and the timings.
 """
 EPILOG = """\
 examples:
@@ -28,15 +31,17 @@ examples:
   hyperscale ping https://shop.test/ --insecure --timeout 2s
   hyperscale ping http://localhost:8080/echo --method POST --data '{"a": 1}' \\
       --header "Content-Type: application/json"
+  hyperscale ping postgres postgresql://user:password@localhost/shop
 
-exit codes: 0 a status below 400, 1 a status of 400 or more, 2 invalid input, 3 no response
+exit codes: 0 a reply, with HTTP a status below 400, 1 a status of 400 or more, 2 invalid input,
+3 no response
 """
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.ignored_word = "http"  # the protocol: there is only one
+    parser.leading_words = ("http", *PROTOCOLS)
     add = parser.add_argument
-    about = "URL with http:// or https:// ('ping http URL', as in earlier versions, works too)"
+    about = f"URL, after the name of its client if it is not http: {', '.join(PROTOCOLS)}"
     add("url", metavar="URL", type=_url, help=about)
     add("--method", "-X", metavar="M", default="GET", help="request method (default: GET)")
     about = "request header; repeat the flag for more"
@@ -49,12 +54,36 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    row = protocol_of(args.url.partition("://")[0])
+    name = args.leading_word or (row.name if row is not None else "http")
+    if name != "http":
+        return asyncio.run(_ping_server(name, args))
     exchange = asyncio.run(_ping(args))
     print(format_exchange(exchange, body_chars_max=BODY_CHARS_MAX))
     sys.stdout.flush()
     if exchange.error is not None:
         return ExitCode.RUN_FAILED
     return ExitCode.NOT_PASSED if exchange.status >= 400 else ExitCode.PASSED
+
+
+async def _ping_server(name: str, args: argparse.Namespace) -> int:
+    """Make a round trip with the client of this name and print it."""
+    timeout_s = parse_duration_s(args.timeout, where="--timeout")
+    plan = WorkflowPlan(name="ping", vus=1, duration_s=timeout_s, timeout_s=timeout_s)
+    hub = ClientHub(plan, Recorder(1))
+    try:
+        client = getattr(hub.client(0), name)
+        response: LibraryResponse = await client.ping(args.url, timeout=timeout_s)
+    except ClientError as error:
+        print(f"> {error.request}\n< no reply: {error.error}: {error.detail}")
+        return ExitCode.RUN_FAILED
+    finally:
+        await hub.drain()
+        hub.close()
+    connect_ms = (response.connect_ns or 0) / 1e6
+    print(f"< {response.value}")
+    print(f"* {response.latency_ns / 1e6:.2f} ms for a round trip, connect {connect_ms:.2f} ms")
+    return ExitCode.PASSED
 
 
 async def _ping(args: argparse.Namespace) -> Exchange:
@@ -85,7 +114,7 @@ def _url(text: str) -> str:
         raise UsageError(
             "hyperscale ping",
             f"{text!r} is not a URL",
-            hint=f"type: hyperscale ping http://{text}; the only protocol is http",
+            hint=f"type: hyperscale ping http://{text}; other clients: {', '.join(PROTOCOLS)}",
         )
     return text
 

@@ -2,5 +2,6 @@
 
 from hyperscale.clients.http import RequestError
 from hyperscale.clients.hub import Client, ClientHub
+from hyperscale.clients.library import ClientError
 
-__all__ = ["Client", "ClientHub", "RequestError"]
+__all__ = ["Client", "ClientError", "ClientHub", "RequestError"]

@@ -4,20 +4,25 @@ import asyncio
 import resource
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from urllib.parse import urlsplit
 
 from hyperscale._native import Engine, Exchange, Program, Recorder, Template, resolve
 from hyperscale.clients.bodies import encode_data
 from hyperscale.clients.http import HTTPClient, RequestError, Response
-from hyperscale.clients.scope import StepScope, current_step
+from hyperscale.clients.libraries import client_class
+from hyperscale.clients.library import CallRoom
+from hyperscale.clients.scope import NO_STEP, current_step
 from hyperscale.clients.templates import TemplateBook
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.plan import WorkflowPlan
 from hyperscale.testing import HTTPResponse, OptimizedArg
 from hyperscale.testing.arguments import DataBytes, DataDict, DataList, DataText, UrlValue
+from hyperscale.testing.protocols import PROTOCOLS, ServiceUrl, protocol_of, split_service_url
 
-# Calls made outside any step, such as in a Provide hook, are counted for no step.
-_NO_STEP = StepScope(step=2**32 - 1, sees_body=True)
+if TYPE_CHECKING:
+    from hyperscale.clients.postgres import PostgresClient
+    from hyperscale.clients.redis import RedisClient
 
 _Made = TypeVar("_Made")
 SendNative = Callable[[Template, int, int, bool], Response]
@@ -27,12 +32,27 @@ CompiledStep = tuple[Template, int, list[int], list[int]]
 
 
 class Client:
-    """The protocol clients of one virtual user: `self.client.http.get(url)`."""
+    """The protocol clients of one virtual user: `self.client.http.get(url)`.
 
-    __slots__ = ("http",)
+    Clients that use a library are made when they are first used.
+    """
 
-    def __init__(self, http: HTTPClient) -> None:
+    if not TYPE_CHECKING:
+        __slots__ = ("_room", "http", *PROTOCOLS)
+
+    def __init__(self, http: HTTPClient, room: CallRoom) -> None:
         self.http = http
+        self._room = room
+
+    if TYPE_CHECKING:
+        postgres: PostgresClient
+        redis: RedisClient
+    else:
+
+        def __getattr__(self, name):
+            client = client_class(name)(self._room)
+            setattr(self, name, client)  # from now on, this method is not called for it
+            return client
 
 
 class ClientHub:
@@ -44,9 +64,12 @@ class ClientHub:
         recorder: Recorder,
         *,
         trace: Callable[[Exchange], object] | None = None,
+        show: Callable[[int, str], None] | None = None,
     ) -> None:
-        """`trace` is called with every finished exchange, body included."""
+        """`trace` is called with every finished exchange, body included; `show` with the step and
+        the text of every finished call of a client with a library."""
         self._connections = plan.connections.value
+        self._room = CallRoom(recorder, plan.connections, plan.timeout_s, show)
         self._recorder = recorder
         self._book = TemplateBook(plan.timeout_s)
         self._addresses: dict[tuple[str, int], asyncio.Future[list[str]]] = {}
@@ -68,7 +91,7 @@ class ClientHub:
         sees_all = trace is not None
 
         def send(template: Template, vu: int) -> Response:
-            step, sees_body = get_step(_NO_STEP)
+            step, sees_body = get_step(NO_STEP)
             return send_native(template, vu, step, sees_body or sees_all)
 
         def rebind(function: SendNative) -> None:
@@ -79,13 +102,16 @@ class ClientHub:
         self._send, self._rebind = send, rebind
 
     def client(self, vu: int) -> Client:
-        return Client(HTTPClient(self._book, self._send, vu))
+        return Client(HTTPClient(self._book, self._send, vu), self._room)
 
     async def prepare(self, arg: OptimizedArg) -> None:
         """Resolve or encode one request part, once. Raises InputError if that fails."""
         if arg.optimized is not None:
             return
-        if isinstance(arg, UrlValue):
+        if isinstance(arg, UrlValue) and (row := protocol_of(urlsplit(arg).scheme)) is not None:
+            await self._resolve(split_service_url(arg, row))
+            arg.optimized = arg
+        elif isinstance(arg, UrlValue):
             template = self._book.template("GET", arg, {})
             await self._pin(template)
             arg.optimized = template
@@ -93,6 +119,19 @@ class ClientHub:
             arg.optimized = encode_data(arg)
         else:
             arg.optimized = arg
+
+    def require(self, protocol: str) -> None:
+        """Import the library of a client. Raises InputError if it is not installed."""
+        if protocol in PROTOCOLS:
+            client_class(protocol)
+
+    async def _resolve(self, url: ServiceUrl) -> None:
+        """Look the hosts up, so that a wrong name ends the run before it starts."""
+        for host in url.hosts:
+            try:
+                await asyncio.to_thread(resolve, *host)
+            except OSError as error:
+                raise InputError(f"{url.shown}: cannot resolve the host: {error}") from error
 
     async def _pin(self, template: Template) -> None:
         """Resolve the host, unless that was done, and use its addresses for the whole run."""
@@ -139,13 +178,13 @@ class ClientHub:
         Only sets flags, so it may be called between any two instructions. The engine writes
         requests that it holds only when it is polled, which `guard` prevents.
         """
-        self._is_halted = True
+        self._is_halted = self._room.is_halted = True
         self._rebind(_never)
 
     def resume(self) -> None:
         """Send calls again, such as those of teardown hooks."""
         if self._is_halted and self._engine is not None:
-            self._is_halted = False
+            self._is_halted = self._room.is_halted = False
             self._rebind(self._engine.send)
 
     def guard(self) -> None:
@@ -162,6 +201,10 @@ class ClientHub:
                 poll()
 
         self._loop.add_reader(self._engine.fileno(), poll_unless_halted)
+
+    async def drain(self) -> None:
+        """Close the connections of clients with a library, in the way that their protocols ask."""
+        await self._room.drain()
 
     def close(self) -> None:
         if self._engine is not None:

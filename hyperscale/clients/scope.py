@@ -13,4 +13,7 @@ class StepScope(NamedTuple):
     sees_body: bool  # False lets the engine drop response bodies unread
 
 
+# Calls made outside any step, such as in a Provide hook, are counted for no step.
+NO_STEP = StepScope(step=2**32 - 1, sees_body=True)
+
 current_step: ContextVar[StepScope] = ContextVar("hyperscale_step")

@@ -6,12 +6,13 @@ from time import perf_counter_ns
 from typing import Any
 
 from hyperscale._native import Exchange, Recorder
-from hyperscale.clients import RequestError
+from hyperscale.clients import ClientError, RequestError
 from hyperscale.errors import RunError
 from hyperscale.execution.hook_calls import DUE, RAISED, HookCall
 from hyperscale.execution.user_errors import SeenError, UserErrorLog, failure
 from hyperscale.testing import CallResult, CustomResult
 from hyperscale.testing.parameters import masked
+from hyperscale.testing.responses import LibraryResponse
 from hyperscale.testing.results import outcome_of
 
 _Results = list[Any] | None  # of an iteration; setup and teardown hooks have none
@@ -44,6 +45,19 @@ class StepOutcomes:
         """Record a hook that raised."""
         if isinstance(error, RequestError):
             self._count_exchange(call, error.exchange, False, results)
+        elif isinstance(error, ClientError):
+            latency_ns, service_ns = self._since_due(call, error.latency_ns, results)
+            self.recorder.record(
+                call.index,
+                False,
+                latency_ns=latency_ns,
+                error=error.error,
+                message=masked(error.detail),
+                service_ns=service_ns,
+                request=error.request,
+                blocked_ns=error.blocked_ns,
+                connect_ns=error.connect_ns,
+            )
         else:
             seen = self.note_raised(call.name, error, results)
             self.recorder.record(
@@ -63,6 +77,8 @@ class StepOutcomes:
     def _recording(self, kind: type) -> _RecordResult:
         if issubclass(kind, CallResult) and hasattr(kind, "exchange"):
             return self._record_exchange
+        if issubclass(kind, LibraryResponse):
+            return self._record_reply
         if issubclass(kind, CustomResult):
             return self._record_custom
         return self._record_return
@@ -85,6 +101,32 @@ class StepOutcomes:
         accept = call.accept
         accepted = accept is not None and bool(accept(result.exchange.status))
         self._count_exchange(call, result.exchange, accepted, results)
+
+    def _since_due(
+        self, call: HookCall, took_ns: int | None, results: _Results
+    ) -> tuple[int | None, int | None]:
+        """Return the latency of a call that has just ended, and the part that the server took."""
+        due_ns = None if took_ns is None else self._due_ns(call, results)
+        if due_ns is None or took_ns is None:
+            return took_ns, None
+        return max(took_ns, perf_counter_ns() - due_ns), took_ns
+
+    def _record_reply(
+        self, call: HookCall, result: LibraryResponse, _took_ns: int, results: _Results
+    ) -> None:
+        blocked_ns, connect_ns = result.blocked_ns, result.connect_ns
+        if not self.is_open and blocked_ns is None and connect_ns is None:
+            self.recorder.record(call.index, True, result.latency_ns)
+            return
+        latency_ns, service_ns = self._since_due(call, result.latency_ns, results)
+        self.recorder.record(
+            call.index,
+            True,
+            latency_ns,
+            service_ns=service_ns,
+            blocked_ns=blocked_ns,
+            connect_ns=connect_ns,
+        )
 
     def _record_custom(
         self, call: HookCall, result: CustomResult, took_ns: int, results: _Results

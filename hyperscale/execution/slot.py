@@ -95,9 +95,11 @@ async def prepare_slot(
     recorder.set_secrets(Mask(assignment.secrets.values()).forms)  # in samples of failures
     outcomes = StepOutcomes(recorder, UserErrorLog(complain), is_open=assignment.plan.is_open)
     trace = _tracer(design) if assignment.trace else None
-    hub = ClientHub(assignment.plan, recorder, trace=trace)
+    show = _shower(design) if assignment.trace else None
+    hub = ClientHub(assignment.plan, recorder, trace=trace, show=show)
     hooks: LifecycleHooks | None = None
     try:
+        _require_libraries(assignment, design, hub)
         await _prepare_arguments(assignment, design, hub)
         received = decode_received(assignment.context)
         uses = unpack_uses(received)
@@ -124,6 +126,7 @@ async def prepare_slot(
                 histograms=True,
             )
             send(SlotReport(report=report))
+        await hub.drain()
         hub.close()
         raise
     # Objects that live as long as the slot are exempt from garbage collection: walking thousands
@@ -174,6 +177,17 @@ def _load_blueprint(assignment: PrepareSlot) -> Blueprint:
         raise failure(InputError, what, error) from error
     cls = find(module, assignment.workflow)
     return blueprint(cls, assignment.plan, files=mounted_files())
+
+
+def _require_libraries(assignment: PrepareSlot, design: Blueprint, hub: ClientHub) -> None:
+    """Import the libraries of the clients that the steps return results of."""
+    for hook in (hook for layer in design.layers for hook in layer):
+        if hook.protocol is not None:
+            try:
+                hub.require(hook.protocol)
+            except InputError as error:
+                where = f"{display_path(assignment.file)}: {design.plan.name}.{hook.name}"
+                raise InputError(f"{where}: {error.message}", hint=error.hint) from error
 
 
 async def _prepare_arguments(assignment: PrepareSlot, design: Blueprint, hub: ClientHub) -> None:
@@ -385,6 +399,7 @@ class SlotRun:
             return await self._finish()
         finally:
             self._reports.close()
+            await self._hub.drain()
             self._hub.close()
             gc.unfreeze()
 
@@ -515,9 +530,20 @@ def _tracer(design: Blueprint) -> Callable[[Exchange], None]:
     """Return a function that prints an exchange with the name of the step that made it."""
     from hyperscale.clients.trace import format_exchange  # noqa: PLC0415 - only when asked for
 
+    write = _shower(design)
+
     def show(exchange: Exchange) -> None:
+        write(exchange.step, format_exchange(exchange))
+
+    return show
+
+
+def _shower(design: Blueprint) -> Callable[[int, str], None]:
+    """Return a function that prints a finished call with the name of the step that made it."""
+
+    def show(step: int, text: str) -> None:
         names = design.recorded
-        step = names[exchange.step] if exchange.step < len(names) else "no step"
-        sys.stdout.write(f"-- {step}\n{format_exchange(exchange)}\n\n")
+        name = names[step] if step < len(names) else "no step"
+        sys.stdout.write(f"-- {name}\n{text}\n\n")
 
     return show

@@ -19,6 +19,7 @@ from hyperscale.testing.arguments import (
 from hyperscale.testing.http import HTTPResponse
 from hyperscale.testing.mix import Mix
 from hyperscale.testing.parameters import Param
+from hyperscale.testing.responses import LibraryResponse, PostgresResponse, RedisResponse
 from hyperscale.testing.results import (
     COUNT,
     DISTRIBUTION,
@@ -39,9 +40,7 @@ from hyperscale.testing.results import (
     MongoDBResponse,
     MySQLResponse,
     PlaywrightResult,
-    PostgresResponse,
     RabbitMQResponse,
-    RedisResponse,
     SMTPResponse,
     TCPResponse,
     UDPResponse,
@@ -74,6 +73,7 @@ __all__ = [
     "HTTPResponse",
     "Headers",
     "KafkaResponse",
+    "LibraryResponse",
     "Metric",
     "Mix",
     "MongoDBResponse",

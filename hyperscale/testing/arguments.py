@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from hyperscale.errors import InputError
+from hyperscale.testing.protocols import protocol_of, split_service_url
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _AUTH_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9\-]* +\S")
@@ -98,18 +99,29 @@ class OptimizedArg:
 
 
 class UrlValue(str, OptimizedArg):
-    """An absolute http or https address. `f"{url}/x"` gives a plain `str`."""
+    """An absolute http or https address, or the address of a server that a client reaches.
+
+    `f"{url}/x"` gives a plain `str`.
+    """
 
     @classmethod
     def wrap(cls, value: object) -> Self:
         if not isinstance(value, str):
             raise InputError(f"{value!r} is not a URL", hint='write "https://host/path"')
-        split_url(value)
+        row = protocol_of(value.partition("://")[0])
+        if row is not None:
+            split_service_url(value, row)
+        else:
+            split_url(value)
         return cls(value)
 
     @property
     def authority(self) -> str:
         """`host:port`, with an IPv6 address in brackets."""
+        row = protocol_of(self.partition("://")[0])
+        if row is not None:
+            host, port = split_service_url(self, row).hosts[0]
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         parts = split_url(self)
         host, port = parts.hostname or "", parts.port or _SCHEMES[parts.scheme]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

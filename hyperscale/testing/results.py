@@ -153,22 +153,10 @@ class MySQLResponse(CallResult):
     comes_with = "MySQL"
 
 
-class PostgresResponse(CallResult):
-    """A result of a Postgres client, which does not exist yet; no step can return it."""
-
-    comes_with = "Postgres"
-
-
 class MongoDBResponse(CallResult):
     """A result of a MongoDB client, which does not exist yet; no step can return it."""
 
     comes_with = "MongoDB"
-
-
-class RedisResponse(CallResult):
-    """A result of a Redis client, which does not exist yet; no step can return it."""
-
-    comes_with = "Redis"
 
 
 class KafkaResponse(CallResult):

@@ -40,8 +40,8 @@ def test_plugins_and_the_runner_have_the_import_paths_of_published_tests() -> No
 
 COMING = (
     "FTPResponse GRPCResponse GraphQLResponse HTTP2Response HTTP3Response KafkaResponse "
-    "MongoDBResponse MySQLResponse PlaywrightResult PostgresResponse RabbitMQResponse "
-    "RedisResponse SMTPResponse TCPResponse UDPResponse WebsocketResponse"
+    "MongoDBResponse MySQLResponse PlaywrightResult RabbitMQResponse "
+    "SMTPResponse TCPResponse UDPResponse WebsocketResponse"
 )
 
 

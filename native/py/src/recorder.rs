@@ -46,7 +46,7 @@ impl Recorder {
 
     #[pyo3(signature = (
         step, ok, latency_ns = None, status = None, error = None, *, message = None, trace = "",
-        service_ns = None
+        service_ns = None, request = "", blocked_ns = None, connect_ns = None
     ))]
     #[allow(clippy::too_many_arguments)] // most of them named by the caller
     fn record(
@@ -59,8 +59,12 @@ impl Recorder {
         message: Option<&str>,
         trace: &str,
         service_ns: Option<u64>,
+        request: &str,
+        blocked_ns: Option<u64>,
+        connect_ns: Option<u64>,
     ) {
-        let outcome = Outcome { ok, latency_ns, status, error, service_ns, ..Outcome::default() };
+        let phases_ns = [blocked_ns, connect_ns, None, None];
+        let outcome = Outcome { ok, latency_ns, status, error, service_ns, phases_ns };
         let (mut recorder, now_ns) = (lock(&self.shared), clock::now_ns());
         if recorder.record(step, &outcome, now_ns) && !ok {
             let class = error.unwrap_or("other");
@@ -69,6 +73,8 @@ impl Recorder {
                 latency_ns: latency_ns.unwrap_or(0),
                 status: status.unwrap_or(0),
                 trace: trace.into(),
+                request: request.into(),
+                phases_ns: phases_ns.map(|phase| phase.unwrap_or(0)),
                 ..Sample::default()
             };
             recorder.note_failure(step, class, message.unwrap_or(class), now_ns, sample);

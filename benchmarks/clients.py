@@ -1,0 +1,151 @@
+"""Requests per CPU second of each client with a library, beside the library alone.
+
+Both use 16 connections on one core. The library alone is a loop in 16 tasks on uvloop, without a
+deadline, without statistics.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.lab import HYPERSCALE, ROOT, interleave, median, run, save
+from tests.clients.contracts import CONTRACTS
+from tests.services.fixtures import SERVICES
+
+VUS = 16
+DURATION_S = 10
+ROUNDS = 3
+SHARE_MIN = 0.85
+
+WORKFLOW = """
+from hyperscale import Workflow, step
+from hyperscale.testing import URL, {response}
+
+
+class Load(Workflow):
+    vus = {vus}
+    duration = "{seconds}s"
+
+    @step()
+    async def call(self, url: URL = {url!r}) -> {response}:
+        return await {step}
+"""
+
+BARE = """
+import asyncio, sys, time
+import uvloop
+
+URL, VUS, SECONDS = {url!r}, {vus}, {seconds}
+
+{code}
+
+async def main():
+    count = 0
+    users = [await connect(URL) for _ in range(VUS)]
+    until = time.monotonic() + SECONDS
+    async def use(user):
+        nonlocal count
+        while time.monotonic() < until:
+            await call(user)
+            count += 1
+    cpu = time.process_time()
+    await asyncio.gather(*map(use, users))
+    print(count, time.process_time() - cpu, flush=True)
+    sys.stdout.flush()
+    import os
+    os._exit(0)
+
+uvloop.run(main())
+"""
+
+# What `step` of each contract does, in the words of the library.
+LIBRARY = {
+    "postgres": """
+import asyncpg
+connect = asyncpg.connect
+async def call(user):
+    await user.fetch("SELECT name FROM items WHERE id = $1", 7)
+""",
+    "redis": """
+from redis.asyncio import Redis
+async def connect(url):
+    return Redis.from_url(url, single_connection_client=True)
+async def call(user):
+    await user.get("item")
+""",
+}
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        place.chmod(0o755)
+        rows = {name: measure(name, place) for name in LIBRARY}
+    lines = [
+        f"{VUS} connections, {DURATION_S} s, one core; median of {ROUNDS} rounds of requests per "
+        "CPU second. Hyperscale with its start and its reports, the library alone in a bare loop.",
+        "",
+        "| client | library alone | Hyperscale | share |",
+        "|---|---|---|---|",
+    ]
+    for name, row in rows.items():
+        ours = f"{row['hyperscale']:,.0f} | {row['share']:.2f}"
+        lines.append(f"| `{name}` | {row['library']:,.0f} | {ours} |")
+    save("clients", "\n".join(lines), rows)
+    slow = [name for name, row in rows.items() if row["share"] < SHARE_MIN]
+    if slow:
+        raise SystemExit(f"below {SHARE_MIN} of the library alone: {', '.join(slow)}")
+
+
+def measure(name: str, folder: Path) -> dict[str, float]:
+    contract = CONTRACTS[name]
+    server = SERVICES[name](folder / name)
+    server.start_first()
+    try:
+        values = {"url": server.url, "vus": VUS, "seconds": DURATION_S}
+        test, bare = folder / f"load_{name}.py", folder / f"bare_{name}.py"
+        test.write_text(WORKFLOW.format(response=contract.response, step=contract.step, **values))
+        bare.write_text(BARE.format(code=LIBRARY[name], **values))
+        runs: dict[str, Callable[[], float]] = {
+            "library": lambda: _bare(bare),
+            "hyperscale": lambda: _ours(test, folder),
+        }
+        found = interleave(ROUNDS, runs)
+    finally:
+        server.stop()
+    row = {kind: median(values) for kind, values in found.items()}
+    row["share"] = row["hyperscale"] / row["library"]
+    print(
+        f"{name:10} library {row['library']:9,.0f}  hyperscale {row['hyperscale']:9,.0f} "
+        f"requests per CPU second: {row['share']:.2f}",
+        flush=True,
+    )
+    return row
+
+
+def _bare(script: Path) -> float:
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    count, cpu_s = done.stdout.split()
+    return int(count) / float(cpu_s)
+
+
+def _ours(test: Path, folder: Path) -> float:
+    command = [
+        str(HYPERSCALE),
+        "run",
+        str(test),
+        "--workers",
+        "1",
+        "--json",
+        str(folder / "r.json"),
+    ]
+    cpu_s = run(command).cpu_s
+    workflow = json.loads((folder / "r.json").read_text())["workflows"][0]
+    step = workflow["steps"][0]
+    assert not step["failed"], step
+    return float(step["ok"]) / cpu_s

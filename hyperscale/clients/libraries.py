@@ -1,0 +1,34 @@
+"""Finds the client of a protocol and imports it, with its library, when it is first used."""
+
+import difflib
+import importlib
+from typing import cast
+
+from hyperscale.clients.library import LibraryClient
+from hyperscale.errors import InputError
+from hyperscale.testing.protocols import PROTOCOLS
+
+
+def client_class(name: str) -> type[LibraryClient]:
+    """Return the class of `self.client.<name>`.
+
+    Raises AttributeError for a name that is no client, InputError if its library is missing.
+    """
+    row = PROTOCOLS.get(name)
+    if row is None:
+        near = difflib.get_close_matches(name, ["http", *PROTOCOLS], n=1)
+        meant = f"; did you mean self.client.{near[0]}?" if near else ""
+        raise AttributeError(
+            f"there is no client {name!r}{meant} Clients: {', '.join(['http', *PROTOCOLS])}"
+        )
+    try:
+        module = importlib.import_module(f"hyperscale.clients.{name}")
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == "hyperscale":
+            raise
+        raise InputError(
+            f"self.client.{name} needs the package {row.library!r}, which is not installed here "
+            f"({error})",
+            hint=row.install,
+        ) from error
+    return cast(type[LibraryClient], module.CLIENT)

@@ -1,0 +1,31 @@
+"""Every example for a server runs as it is, against a real one."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.lab.command import results, run
+from tests.services.fixtures import GetService, service  # noqa: F401 - a fixture
+
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples" / "services"
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_passes_on_its_server(
+    name: str,
+    tmp_path: Path,
+    service: GetService,  # noqa: F811 - the fixture
+) -> None:
+    file = str(EXAMPLES / f"{name}.py")
+    url = service(name).url
+    done = run(
+        *("run", file, "--set", f"url={url}", "--duration", "1s", "--json", "r.json"), cwd=tmp_path
+    )
+    assert done.code == 0, done.stdout + done.stderr
+    assert "sesame" not in done.stdout + done.stderr
+    for workflow in results(tmp_path / "r.json")["workflows"]:
+        assert workflow["status"] == "completed"
+        assert not any(step["failed"] for step in workflow["steps"]), workflow["steps"]
+        assert all(step["ok"] for step in workflow["steps"]), workflow["steps"]
+        assert not any(check["failed"] for check in workflow["checks"])

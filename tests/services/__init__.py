@@ -1,0 +1,1 @@
+"""Real servers for tests: on loopback, with their data in a temporary directory."""

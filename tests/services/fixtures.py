@@ -1,0 +1,61 @@
+"""Session fixtures of servers: those that the selected tests need start together."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.services.base import Service
+from tests.services.databases import Postgres, Redis
+
+SERVICES: dict[str, type[Service]] = {each.name: each for each in (Postgres, Redis)}
+
+GetService = Callable[[str], Service]
+
+
+def _needed(session: pytest.Session) -> set[str]:
+    """Return the names of the services in the parameters and fixtures of the selected tests."""
+    names: set[str] = set()
+    for item in session.items:
+        callspec = getattr(item, "callspec", None)
+        words = {*getattr(item, "fixturenames", ()), *getattr(item, "keywords", ())}
+        words |= {str(value) for value in callspec.params.values()} if callspec else set()
+        words |= {mark.args[0] for mark in item.iter_markers("service")}
+        names |= words & SERVICES.keys()
+    return names
+
+
+@pytest.fixture(scope="session")
+def service(request: pytest.FixtureRequest) -> Iterator[GetService]:
+    """Return a function that gives a running server by its name."""
+    started: dict[str, Future[Service]] = {}
+    # Not pytest's directory: only its owner may look into it, and some servers have accounts.
+    with (
+        TemporaryDirectory(prefix="hyperscale-services-", ignore_cleanup_errors=True) as folder,
+        ThreadPoolExecutor(max_workers=16) as threads,
+    ):
+        Path(folder).chmod(0o755)
+
+        def begin(name: str) -> None:
+            server = SERVICES[name](Path(folder) / name)
+
+            def start() -> Service:
+                server.start_first()
+                return server
+
+            started[name] = threads.submit(start)
+
+        for name in sorted(_needed(request.session)):
+            begin(name)
+
+        def get(name: str) -> Service:
+            if name not in started:
+                begin(name)
+            return started[name].result()
+
+        yield get
+        for future in started.values():
+            if future.exception() is None:
+                future.result().stop()
