@@ -23,8 +23,9 @@ STAMPS := $(VENV)/stamps
 
 # Debian packages that tests and benchmarks use; installed only if missing.
 TEST_PACKAGES := iproute2 strace nginx-light python3-httpbin gunicorn prometheus
-# Servers for the clients with a library; tests start their own, never the system's.
-TEST_PACKAGES += postgresql redis-server
+# Servers for clients and reporters; tests start their own, never the system's.
+TEST_PACKAGES += postgresql redis-server mariadb-server influxdb prometheus-pushgateway \
+	graphite-carbon netdata-core
 BENCH_PACKAGES := wrk nginx-light etcd-server nghttp2-client
 
 # Files whose change makes the native module or the console script outdated.
@@ -78,8 +79,10 @@ define apt_install
 	DEBIAN_FRONTEND=noninteractive $$as_root apt-get install -y -qq --no-install-recommends $$missing </dev/null
 endef
 
-test-deps:
+# Servers that Debian does not have are installed once into the user's cache directory.
+test-deps: $(STAMPS)/packages
 	$(call apt_install,$(TEST_PACKAGES))
+	$(BIN)/python -m tests.services.downloads
 
 bench-deps: .venv-bench/stamp
 	$(call apt_install,$(BENCH_PACKAGES))

@@ -1,4 +1,4 @@
-"""Sending results elsewhere: two built-in reporters and one of our own.
+"""Sending results elsewhere: three built-in reporters and one of our own.
 
     hyperscale target                       in another terminal
     hyperscale run examples/reporting.py
@@ -17,6 +17,7 @@ from hyperscale.reporting import (
     Reporter,
     ReporterTypes,
     RunResult,
+    SQLiteConfig,
     result_set,
 )
 from hyperscale.testing import URL, HTTPResponse
@@ -62,6 +63,9 @@ reporters = [
     ),
     Reporter[CSVConfig](
         reporter_type=ReporterTypes.CSV, config=CSVConfig(path=f"{OUT}/browse.csv", delimiter=";")
+    ),
+    Reporter[SQLiteConfig](
+        reporter_type=ReporterTypes.SQLite, config=SQLiteConfig(path=f"{OUT}/browse.db")
     ),
     Lines(OUT / "browse.txt"),
 ]

@@ -21,7 +21,7 @@ MODULES_PENDING: set[str] = set()
 
 # Budgets of lines: the rebuilt house had 47,500 and 15,000. Each capability raises them by what it
 # needs, in its own commit.
-PACKAGE_LINES_MAX = 64_000  # jobs over many datacenters; clients of databases and queues
+PACKAGE_LINES_MAX = 71_000  # jobs over many datacenters; clients of databases; reporters
 JOB_LINES_MAX = 18_000  # committed setup, shared cores, metrics, self-checks
 
 CLASS_LINES_MAX = 350

@@ -30,6 +30,7 @@ COMMANDS = {
     "new": "write a commented test file to start from",
     "ping": "send one request and show its timings",
     "target": "run a built-in HTTP server to test against",
+    "report": "send earlier results to databases and monitoring systems",
     "submit": "run a test file on a cluster",
     "watch": "show a job live until it ends",
     "status": "show the state of a job",

@@ -102,7 +102,7 @@ class Destination:
         return [
             *(_failure_line(result) if self._is_quiet else ()),  # otherwise in the summary
             *(failure.error for failure in outputs.failures),
-            *(["interrupted while reporters ran"] if lost is None else map(_reporter_line, lost)),
+            *(["interrupted while reporters ran"] if lost is None else map(reporter_line, lost)),
         ]
 
     def print_problems(self, problems: Sequence[str]) -> None:
@@ -113,7 +113,8 @@ class Destination:
             _write_stdout(self._piped)
 
 
-def _reporter_line(failure: ReporterFailure) -> str:
+def reporter_line(failure: ReporterFailure) -> str:
+    """Return one line that says which reporter failed, and what was lost."""
     return f"{failure.reporter} failed to {failure.stage}: {failure.error}"
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 from hyperscale.cli.load_flags import (
@@ -12,6 +13,7 @@ from hyperscale.cli.load_flags import (
     parameters_of,
 )
 from hyperscale.cli.output import Destination, add_output_flags, out_dir_for
+from hyperscale.cli.report_flags import add_report_flags, reporters_of
 from hyperscale.cli.signals import uninterrupted
 from hyperscale.config import parse_duration_s
 from hyperscale.reporting.files import ensure_writable
@@ -32,6 +34,7 @@ examples:
   hyperscale run shop.py --set base=https://staging.test     a value for `base = Param(…)`
   hyperscale run shop.py --threshold "pay.p99<250ms"   pass only if this holds too
   hyperscale run shop.py --timeout 5m --ui ci          with a time limit and plain log lines
+  hyperscale run shop.py --report influxdb --report-config reporters.toml
   hyperscale run shop.py --json - --ui none | jq .     only the results, on stdout
 
 Ctrl-C stops the run, writes the results so far and exits with 130. A second Ctrl-C stops at once.
@@ -47,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--workers", metavar="N", help="executor processes (default: one per available core)"
     )
-    add_log_flags(add_output_flags(parser))
+    output = add_output_flags(parser)
+    add_report_flags(output)
+    add_log_flags(output)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,7 +66,9 @@ def run(args: argparse.Namespace) -> int:
         output_file=out_dir / "output.log",
         static=not args.no_compile,
     )
+    reporters = reporters_of(args)
     test = load_test_file(args.file, overrides_of(args), parameters_of(args))
+    test = replace(test, reporters=(*test.reporters, *reporters))
     return asyncio.run(_run(test, options, args, out_dir)).exit_code
 
 

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import shlex
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from hyperscale.cli.load_flags import (
 )
 from hyperscale.cli.output import Destination, add_output_flags, out_dir_for
 from hyperscale.cli.printing import print_warning
+from hyperscale.cli.report_flags import add_report_flags, reporters_of
 from hyperscale.cli.signals import unless_interrupted
 from hyperscale.client.package import package_file
 from hyperscale.client.submission import Package
@@ -67,7 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--dispatch-timeout", metavar="D", help=about)
     about = "what workers do when they lose all managers (default: %(default)s)"
     load.add_argument("--on-isolation", choices=("stop", "continue"), default="stop", help=about)
-    add_log_flags(add_output_flags(parser))
+    output = add_output_flags(parser)
+    add_report_flags(output)
+    add_log_flags(output)
     parser.add_argument("--workers", help=argparse.SUPPRESS)  # refused with an explanation
     add_client_flags(parser)
 
@@ -92,7 +96,15 @@ def run(args: argparse.Namespace) -> int:
     for flag in ("timeout", "dispatch_timeout", "submit_timeout"):
         if getattr(args, flag) is not None:
             parse_duration_s(getattr(args, flag), where=f"--{flag.replace('_', '-')}")
+    reporters = reporters_of(args)
+    if reporters and args.detach:
+        raise InputError(
+            "--report and --detach cannot be combined",
+            hint="the command that follows the job sends the results: 'hyperscale watch', then "
+            "'hyperscale report'",
+        )
     package = package_file(args.file, overrides_of(args), parameters_of(args))
+    package = dataclasses.replace(package, reporters=(*package.reporters, *reporters))
     if not args.watch and args.ui == "full":
         args.ui = "ci"
     return asyncio.run(_submit(args, package))

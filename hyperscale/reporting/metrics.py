@@ -4,7 +4,7 @@ Thin views of `RunResult` under the names Hyperscale's reporters have always use
 walks `result_set(result).metrics()`, or takes the sets one by one.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from msgspec import Struct
@@ -12,8 +12,10 @@ from msgspec import Struct
 from hyperscale.reporting.results import (
     CheckResult,
     LatencyMs,
+    MetricResult,
     RunResult,
     StepResult,
+    ThresholdResult,
     WorkflowResult,
 )
 
@@ -21,10 +23,12 @@ from hyperscale.reporting.results import (
 class WorkflowMetric(Struct, frozen=True, kw_only=True):
     """One number of one run."""
 
-    workflow: str
+    workflow: str  # empty: of the run as a whole
     step: str | None  # None: of the workflow as a whole
-    group: str  # counts, latency, phase, status, errors, custom
-    name: str  # total, p99, first_byte.p99, 200, timeout, a custom metric's name
+    # run, counts, latency, phase, status, errors, checks, thresholds, custom
+    group: str
+    # total, p99, first_byte.p99, 200, timeout, a check's name.passed, a custom metric's name
+    name: str
     value: float
     unit: str  # "", "ms", "s", "/s", "bytes"
     tags: tuple[str, ...] = ()
@@ -51,6 +55,7 @@ class CheckSet(Struct, frozen=True, kw_only=True):
 
     workflow: str
     checks: tuple[CheckResult, ...]
+    metrics: tuple[WorkflowMetric, ...] = ()
 
     @property
     def passed(self) -> int:
@@ -72,11 +77,13 @@ class WorkflowMetricSet(Struct, frozen=True, kw_only=True):
     metrics: MetricsSet
     steps: tuple[StepMetricSet, ...]
     checks: CheckSet
+    thresholds: tuple[WorkflowMetric, ...] = ()
 
 
 class ResultSet(Struct, frozen=True, kw_only=True):
     """A finished run."""
 
+    run: tuple[WorkflowMetric, ...] = ()  # of the run as a whole
     file: str
     status: str
     started_at: str
@@ -85,20 +92,31 @@ class ResultSet(Struct, frozen=True, kw_only=True):
 
     def metrics(self) -> Iterator[WorkflowMetric]:
         """Yield every number of the run, workflow by workflow."""
+        yield from self.run
         for workflow in self.workflows:
             yield from workflow.metrics.metrics
             yield from workflow.metrics.custom
+            yield from workflow.checks.metrics
+            yield from workflow.thresholds
             for step in workflow.steps:
                 yield from step.metrics
 
 
 def result_set(result: RunResult) -> ResultSet:
+    run = (("passed", float(result.passed), ""), ("elapsed", result.elapsed_seconds, "s"))
     return ResultSet(
+        run=tuple(
+            WorkflowMetric(workflow="", step=None, group="run", name=name, value=value, unit=unit)
+            for name, value, unit in run
+        ),
         file=result.file,
         status=result.status.value,
         started_at=result.started_at,
         elapsed_seconds=result.elapsed_seconds,
-        workflows=tuple(_workflow_set(workflow) for workflow in result.workflows),
+        workflows=tuple(
+            _workflow_set(workflow, [t for t in result.thresholds if t.workflow == workflow.name])
+            for workflow in result.workflows
+        ),
     )
 
 
@@ -106,7 +124,9 @@ _Row = tuple[str, str, float, str]  # group, name, value, unit
 _CUSTOM_UNITS = {"timer": "s", "rate": "/s"}
 
 
-def _workflow_set(workflow: WorkflowResult) -> WorkflowMetricSet:
+def _workflow_set(
+    workflow: WorkflowResult, thresholds: Sequence[ThresholdResult]
+) -> WorkflowMetricSet:
     name = workflow.name
 
     def metrics(step: str | None, *rows: Iterable[_Row]) -> tuple[WorkflowMetric, ...]:
@@ -124,10 +144,15 @@ def _workflow_set(workflow: WorkflowResult) -> WorkflowMetricSet:
         )
 
     counts = _counts(workflow, "total", "ok", "failed", "none", "cut", "sent", "iterations")
-    custom = (
-        ("custom", each.name, each.value, _CUSTOM_UNITS.get(each.kind, ""))
-        for each in workflow.metrics
-        if each.value is not None
+    time_row = ("counts", "elapsed", workflow.elapsed_seconds, "s")
+    custom = chain.from_iterable(map(_custom, workflow.metrics))
+    checks = (
+        ("checks", f"{check.name}.{outcome}", getattr(check, outcome), "")
+        for check in workflow.checks
+        for outcome in ("passed", "failed")
+    )
+    judged = (
+        ("thresholds", f"{each.name}{each.limit}", float(each.passed), "") for each in thresholds
     )
     return WorkflowMetricSet(
         workflow=name,
@@ -135,15 +160,28 @@ def _workflow_set(workflow: WorkflowResult) -> WorkflowMetricSet:
         elapsed_seconds=workflow.elapsed_seconds,
         metrics=MetricsSet(
             workflow=name,
-            metrics=metrics(None, counts, _latency(workflow.latency_ms)),
+            metrics=metrics(None, counts, [time_row], _latency(workflow.latency_ms)),
             custom=metrics(None, custom),
         ),
         steps=tuple(
             StepMetricSet(workflow=name, step=step.name, metrics=metrics(step.name, _step(step)))
             for step in workflow.steps
         ),
-        checks=CheckSet(workflow=name, checks=tuple(workflow.checks)),
+        checks=CheckSet(
+            workflow=name, checks=tuple(workflow.checks), metrics=metrics(None, checks)
+        ),
+        thresholds=metrics(None, judged),
     )
+
+
+def _custom(metric: MetricResult) -> Iterator[_Row]:
+    """Yield the value of a metric and, of one that samples, its spread."""
+    unit = _CUSTOM_UNITS.get(metric.kind, "")
+    if metric.value is not None:
+        yield "custom", metric.name, metric.value, unit
+    for name in ("min", "max", "p50", "p90", "p95", "p99") if metric.p50 is not None else ():
+        if (value := getattr(metric, name)) is not None:
+            yield "custom", f"{metric.name}.{name}", value, unit
 
 
 def _counts(source: WorkflowResult | StepResult, *names: str) -> Iterator[_Row]:

@@ -6,17 +6,19 @@ says where each backend is; it is imported when it is first used.
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from importlib import import_module
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
-from hyperscale.errors import InputError, RunError
+from hyperscale.errors import HyperscaleError, InputError, RunError
 from hyperscale.reporting.results import RunResult
+from hyperscale.reporting.settings import DeliverySettings
 
 DELIVERY_TIMEOUT_S = 30.0
+DEADLINE_MARGIN_S = 5.0  # a reporter with a deadline of its own says itself what was lost
 CLOSE_TIMEOUT_S = 5.0
 
 
@@ -25,6 +27,33 @@ class ReporterTypes(Enum):
     CSV = "csv"
     XML = "xml"
     Custom = "custom"
+    AWSLambda = "lambda"
+    AWSTimestream = "timestream"
+    BigQuery = "bigquery"
+    BigTable = "bigtable"
+    Cassandra = "cassandra"
+    Cloudwatch = "cloudwatch"
+    CosmosDB = "cosmosdb"
+    Datadog = "datadog"
+    DogStatsD = "dogstatsd"
+    GCS = "gcs"
+    Graphite = "graphite"
+    Honeycomb = "honeycomb"
+    InfluxDB = "influxdb"
+    Kafka = "kafka"
+    MongoDB = "mongodb"
+    MySQL = "mysql"
+    Netdata = "netdata"
+    NewRelic = "newrelic"
+    Postgres = "postgres"
+    Prometheus = "prometheus"
+    Redis = "redis"
+    S3 = "s3"
+    SQLite = "sqlite"
+    StatsD = "statsd"
+    Telegraf = "telegraf"
+    TelegrafStatsD = "telegraf-statsd"
+    TimescaleDB = "timescaledb"
 
 
 # Module under hyperscale.reporting, and its configuration class.
@@ -33,6 +62,33 @@ BACKENDS: dict[ReporterTypes, tuple[str, str]] = {
     ReporterTypes.CSV: ("sinks", "CSVConfig"),
     ReporterTypes.XML: ("sinks", "XMLConfig"),
     ReporterTypes.Custom: ("sinks", "CustomConfig"),
+    ReporterTypes.AWSLambda: ("reporters.aws_lambda", "AWSLambdaConfig"),
+    ReporterTypes.AWSTimestream: ("reporters.timestream", "AWSTimestreamConfig"),
+    ReporterTypes.BigQuery: ("reporters.bigquery", "BigQueryConfig"),
+    ReporterTypes.BigTable: ("reporters.bigtable", "BigTableConfig"),
+    ReporterTypes.Cassandra: ("reporters.cassandra", "CassandraConfig"),
+    ReporterTypes.Cloudwatch: ("reporters.cloudwatch", "CloudwatchConfig"),
+    ReporterTypes.CosmosDB: ("reporters.cosmosdb", "CosmosDBConfig"),
+    ReporterTypes.Datadog: ("reporters.datadog", "DatadogConfig"),
+    ReporterTypes.DogStatsD: ("reporters.statsd", "DogStatsDConfig"),
+    ReporterTypes.GCS: ("reporters.objects", "GCSConfig"),
+    ReporterTypes.Graphite: ("reporters.graphite", "GraphiteConfig"),
+    ReporterTypes.Honeycomb: ("reporters.honeycomb", "HoneycombConfig"),
+    ReporterTypes.InfluxDB: ("reporters.influxdb", "InfluxDBConfig"),
+    ReporterTypes.Kafka: ("reporters.kafka", "KafkaConfig"),
+    ReporterTypes.MongoDB: ("reporters.mongodb", "MongoDBConfig"),
+    ReporterTypes.MySQL: ("reporters.mysql", "MySQLConfig"),
+    ReporterTypes.Netdata: ("reporters.statsd", "NetdataConfig"),
+    ReporterTypes.NewRelic: ("reporters.newrelic", "NewRelicConfig"),
+    ReporterTypes.Postgres: ("reporters.postgres", "PostgresConfig"),
+    ReporterTypes.Prometheus: ("reporters.prometheus", "PrometheusConfig"),
+    ReporterTypes.Redis: ("reporters.redis", "RedisConfig"),
+    ReporterTypes.S3: ("reporters.objects", "S3Config"),
+    ReporterTypes.SQLite: ("reporters.sqlite", "SQLiteConfig"),
+    ReporterTypes.StatsD: ("reporters.statsd", "StatsDConfig"),
+    ReporterTypes.Telegraf: ("reporters.telegraf", "TelegrafConfig"),
+    ReporterTypes.TelegrafStatsD: ("reporters.statsd", "TelegrafStatsDConfig"),
+    ReporterTypes.TimescaleDB: ("reporters.postgres", "TimescaleDBConfig"),
 }
 
 
@@ -43,6 +99,13 @@ class Sink(Protocol):
     async def connect(self) -> None: ...
     async def submit(self, result: RunResult, /) -> None: ...
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Previewing(Protocol):
+    """A sink that can show what it would deliver."""
+
+    def preview(self, result: RunResult, /) -> Iterator[str]: ...
 
 
 class ReporterFailure(Struct, frozen=True, kw_only=True):
@@ -76,6 +139,22 @@ class Reporter(Generic[ConfigT]):
         self._is_connected = False
         await self._sink.close()
 
+    @property
+    def deadline_s(self) -> float:
+        """How long a delivery may take."""
+        own = getattr(self.config, "deadline_s", 0.0)
+        return max(DELIVERY_TIMEOUT_S, own + DEADLINE_MARGIN_S)
+
+    def preflight(self) -> None:
+        """Raise InputError if what the reporter needs is not installed."""
+        if isinstance(self.config, DeliverySettings):
+            self.config.preflight()
+
+    def preview(self, result: RunResult) -> Iterator[str]:
+        """Yield what would be delivered, as text, request by request."""
+        if isinstance(self._sink, Previewing):
+            yield from self._sink.preview(result)
+
     def __repr__(self) -> str:
         return f"Reporter[{type(self.config).__name__}]"
 
@@ -93,6 +172,18 @@ def _known_type(reporter_type: ReporterTypes | str) -> ReporterTypes:
 
 
 def _open(reporter_type: ReporterTypes, config: Struct) -> Sink:
+    known = config_type(reporter_type)
+    if not isinstance(config, known):
+        raise InputError(
+            f"ReporterTypes.{reporter_type.name} takes a {known.__name__}, "
+            f"not a {type(config).__name__}"
+        )
+    sink: Sink = config.open_sink()  # type: ignore[attr-defined]  # every class in BACKENDS has it
+    return sink
+
+
+def config_type(reporter_type: ReporterTypes) -> type[Struct]:
+    """Return the configuration class of a backend."""
     module_name, config_name = BACKENDS[reporter_type]
     try:
         module = import_module(f"hyperscale.reporting.{module_name}")
@@ -101,14 +192,8 @@ def _open(reporter_type: ReporterTypes, config: Struct) -> Sink:
             f"ReporterTypes.{reporter_type.name} is not available: {error}",
             hint="install what it needs, or remove the reporter",
         ) from error
-    known = getattr(module, config_name)
-    if not isinstance(config, known):
-        raise InputError(
-            f"ReporterTypes.{reporter_type.name} takes a {config_name}, "
-            f"not a {type(config).__name__}"
-        )
-    sink: Sink = known.open_sink(config)
-    return sink
+    found: type[Struct] = getattr(module, config_name)
+    return found
 
 
 def as_reporters(value: object, *, where: str) -> tuple[Sink, ...]:
@@ -127,34 +212,38 @@ def as_reporters(value: object, *, where: str) -> tuple[Sink, ...]:
                 hint="use Reporter(reporter_type=..., config=...) or an instance of your "
                 "CustomReporter",
             )
+        if isinstance(item, Reporter):
+            item.preflight()
     return tuple(value)
 
 
 async def submit_all(
-    reporters: Sequence[Sink], result: RunResult, *, timeout_s: float = DELIVERY_TIMEOUT_S
+    reporters: Sequence[Sink], result: RunResult, *, timeout_s: float | None = None
 ) -> list[ReporterFailure]:
     """Deliver `result` to every reporter at once; return what went wrong, raise nothing.
 
     Each reporter has a thread and an event loop of its own: a reporter that blocks instead of
-    awaiting delays neither the others nor the caller beyond the timeout.
+    awaiting delays neither the others nor the caller beyond the timeout. Without `timeout_s`, each
+    has the time that its configuration says.
     """
     loop = asyncio.get_running_loop()
-    deliveries: list[tuple[Sink, asyncio.Future[ReporterFailure | None]]] = []
+    deliveries: list[tuple[Sink, float, asyncio.Future[ReporterFailure | None]]] = []
     for reporter in reporters:
+        limit_s = _timeout_of(reporter) if timeout_s is None else timeout_s
         outcome: asyncio.Future[ReporterFailure | None] = loop.create_future()
-        deliveries.append((reporter, outcome))
+        deliveries.append((reporter, limit_s, outcome))
         threading.Thread(
             target=_deliver_in_thread,
-            args=(reporter, result, timeout_s, loop, outcome),
+            args=(reporter, result, limit_s, loop, outcome),
             name=f"reporter:{_name(reporter)}",
             daemon=True,  # a reporter that never returns must not keep the process alive
         ).start()
     if deliveries:
-        patience_s = timeout_s + CLOSE_TIMEOUT_S + 1.0
-        await asyncio.wait([outcome for _, outcome in deliveries], timeout=patience_s)
+        patience_s = max(limit_s for _, limit_s, _ in deliveries) + CLOSE_TIMEOUT_S + 1.0
+        await asyncio.wait([outcome for *_, outcome in deliveries], timeout=patience_s)
     failures = []
-    for reporter, outcome in deliveries:
-        late = _failure(reporter, "submit", _late(timeout_s))
+    for reporter, limit_s, outcome in deliveries:
+        late = _failure(reporter, "submit", _late(limit_s))
         failure = outcome.result() if outcome.done() else late
         if failure is not None:
             failures.append(failure)
@@ -202,6 +291,10 @@ async def _deliver(reporter: Sink, result: RunResult, timeout_s: float) -> Repor
     return failure
 
 
+def _timeout_of(reporter: Sink) -> float:
+    return reporter.deadline_s if isinstance(reporter, Reporter) else DELIVERY_TIMEOUT_S
+
+
 def _failure(reporter: Sink, stage: str, error: str) -> ReporterFailure:
     return ReporterFailure(reporter=_name(reporter), stage=stage, error=error)
 
@@ -211,6 +304,8 @@ def _late(timeout_s: float) -> str:
 
 
 def _text(error: BaseException) -> str:
+    if isinstance(error, HyperscaleError):  # says by itself what is wrong
+        return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

@@ -328,6 +328,9 @@ class RunResult(Struct, frozen=True, kw_only=True):
     aborted_by: str = ""
     # Parameters of the test (`Param`) and their values; the value of a secret is `***`.
     params: dict[str, str | int | float | bool] = {}
+    # Id of the run: the job's on a cluster, random on one machine. Reporters and streams label
+    # with it what they send, so that sending it again replaces it.
+    run_id: str = ""
 
     @property
     def exit_code(self) -> ExitCode:

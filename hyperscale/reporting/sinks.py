@@ -6,7 +6,7 @@ is reported only to those who use it. `reporter.BACKENDS` lists every backend.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, Self
 
@@ -68,6 +68,10 @@ class FileSink(CustomReporter):
 
     async def submit(self, result: RunResult) -> None:
         await asyncio.to_thread(write_file, self._path, self._encode(result))
+
+    def preview(self, result: RunResult) -> Iterator[str]:
+        """Yield the file that would be written."""
+        yield f"write {self._path}:\n{self._encode(result).decode('utf-8', 'replace')}"
 
 
 class JSONConfig(Struct, frozen=True):

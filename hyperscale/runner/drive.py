@@ -6,12 +6,13 @@ When `drive` returns or raises, no process it started is left.
 
 import asyncio
 import contextlib
+import secrets
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -78,6 +79,7 @@ class RunOptions:
     output_file: Path | None = None  # file for the output of all executors
     static: bool = True  # False: static steps run in Python too
     share_cores: bool = True  # False: a workflow for which no core is left waits
+    run_id: str = field(default_factory=lambda: secrets.token_hex(8))
     trace: bool = False  # print every request and response as output of its workflow
 
 
@@ -203,6 +205,7 @@ class _RunDriver:
             warnings=run.plan.warnings,
             generator=f"hyperscale {version('hyperscale')}",
             aborted_by=run.aborted_by,
+            run_id=self._options.run_id,
             parameters=run.plan.parameters,
         )
         return RunEnding(result, run.interrupted_by)

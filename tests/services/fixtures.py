@@ -8,9 +8,30 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.services.base import Service
+from tests.services.brokers import FerretDB, Kafka
+from tests.services.cassandra import Cassandra
+from tests.services.clouds import BigTable, CloudStorage, Moto
 from tests.services.databases import Postgres, Redis
+from tests.services.mariadb import MariaDB
+from tests.services.monitoring import (
+    Graphite,
+    InfluxDB,
+    Netdata,
+    Prometheus,
+    Pushgateway,
+    StatsD,
+)
+from tests.services.recording import RECORDINGS
 
-SERVICES: dict[str, type[Service]] = {each.name: each for each in (Postgres, Redis)}
+SERVICES: dict[str, type[Service]] = {
+    each.name: each
+    for each in (
+        *(Postgres, MariaDB, Redis, FerretDB, Kafka),
+        *(InfluxDB, Prometheus, Pushgateway, Graphite, Netdata, StatsD),
+        *(Moto, CloudStorage, BigTable, Cassandra),
+        *RECORDINGS,
+    )
+}
 
 GetService = Callable[[str], Service]
 

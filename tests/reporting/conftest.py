@@ -1,0 +1,1 @@
+from tests.services.fixtures import service  # noqa: F401 - a fixture
