@@ -708,6 +708,12 @@ def self_signed(names: list[str]) -> tuple[str, str]:
 class LedgerError(Exception):
     """Consensus or its store failed."""
 
+class LedgerOutdatedError(LedgerError):
+    """The store has less than this node has acknowledged: it is an older copy."""
+
+class LedgerBrokenError(LedgerError):
+    """The consensus core cannot go on."""
+
 class LedgerLockedError(LedgerError):
     """Another process uses the store."""
 

@@ -12,7 +12,14 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from hyperscale._native import GroupImage, LedgerError, MultiRaft, Turn
+from hyperscale._native import (
+    GroupImage,
+    LedgerBrokenError,
+    LedgerError,
+    LedgerOutdatedError,
+    MultiRaft,
+    Turn,
+)
 from hyperscale.errors import InvariantError
 from hyperscale.ledger.core_events import (
     AnnounceEntries,
@@ -189,6 +196,8 @@ class LedgerCore:
             case MessagesReceived():
                 try:
                     self.raft.step(event.sender, event.packed)  # skips groups that are not here
+                except (LedgerOutdatedError, LedgerBrokenError):
+                    raise  # not the fault of the message: this node must stop
                 except LedgerError as error:
                     return [DropMessages(event.sender, str(error))]
             case RecordsProposed():
@@ -217,6 +226,8 @@ class LedgerCore:
             case SnapshotReceived():
                 try:
                     self.raft.step_snapshot(group, event.message, event.data)
+                except LedgerBrokenError:
+                    raise
                 except LedgerError as error:
                     return [DropMessages(None, str(error))]
             case SnapshotDelivered():

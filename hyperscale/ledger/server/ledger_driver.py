@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from hyperscale._native import LedgerError, LedgerStore
+from hyperscale._native import LedgerError, LedgerOutdatedError, LedgerStore
 from hyperscale.errors import InvariantError, RunError
 from hyperscale.ledger.core import MANAGEMENT, LedgerCore
 from hyperscale.ledger.core_events import (
@@ -48,6 +48,11 @@ from hyperscale.wire.errors import QueueFullError
 _UNSENT_MAX = 64
 """As many proposals do not wait for the end of the event loop's turn."""
 _MESSAGE_BYTES: Final = 8 * 1024 * 1024
+
+_OUTDATED_HINT = (
+    "it was restored from a backup and may have forgotten votes: move it away, and this node "
+    "joins as a new one"
+)
 
 _log = logging.getLogger("hyperscale.ledger")
 
@@ -170,7 +175,9 @@ class LedgerDriver:
 
     def _fail(self, error: BaseException) -> None:
         self._state = DriverState.FAILED
-        if isinstance(error, LedgerError):
+        if isinstance(error, LedgerOutdatedError):
+            error = RunError(str(error), hint=_OUTDATED_HINT)
+        elif isinstance(error, LedgerError):
             error = RunError(str(error), hint="the node stops; its groups go on without it")
         self.tasks.fail(error)
 

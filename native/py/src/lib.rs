@@ -58,6 +58,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<store::LedgerStore>()?;
     let py = module.py();
     module.add("LedgerError", py.get_type::<raft::LedgerError>())?;
+    module.add("LedgerOutdatedError", py.get_type::<raft::LedgerOutdatedError>())?;
+    module.add("LedgerBrokenError", py.get_type::<raft::LedgerBrokenError>())?;
     module.add("LedgerLockedError", py.get_type::<store::LedgerLockedError>())?;
     module.add("LedgerDamagedError", py.get_type::<store::LedgerDamagedError>())?;
     module.add("LedgerNewerError", py.get_type::<store::LedgerNewerError>())?;

@@ -9,8 +9,23 @@ use pyo3::types::PyBytes;
 
 create_exception!(hyperscale._native, LedgerError, PyException, "Consensus or its store failed.");
 
+create_exception!(
+    hyperscale._native,
+    LedgerOutdatedError,
+    LedgerError,
+    "The store has forgotten what it was trusted with."
+);
+create_exception!(hyperscale._native, LedgerBrokenError, LedgerError, "Consensus cannot go on.");
+
 pub fn to_py(error: impl std::fmt::Display) -> PyErr {
     LedgerError::new_err(error.to_string())
+}
+
+fn raft_error(error: raft::RaftError) -> PyErr {
+    match error {
+        raft::RaftError::Outdated { .. } => LedgerOutdatedError::new_err(error.to_string()),
+        _ => to_py(error),
+    }
 }
 
 /// Index, term, kind, data.
@@ -170,14 +185,14 @@ pub struct Turn {
 /// error like any other: then it stops the node.
 fn guarded<T>(work: impl FnOnce() -> Result<T, raft::RaftError>) -> PyResult<T> {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
-        Ok(outcome) => outcome.map_err(to_py),
+        Ok(outcome) => outcome.map_err(raft_error),
         Err(panic) => {
             let why = panic
                 .downcast_ref::<String>()
                 .map(String::as_str)
                 .or_else(|| panic.downcast_ref::<&str>().copied())
                 .unwrap_or("an unknown reason");
-            Err(to_py(format!("consensus cannot go on: {why}")))
+            Err(LedgerBrokenError::new_err(format!("consensus cannot go on: {why}")))
         }
     }
 }

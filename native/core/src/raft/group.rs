@@ -192,14 +192,29 @@ impl Group {
         has_ready
     }
 
-    pub fn step(&mut self, message: Message) {
+    pub fn step(&mut self, message: Message) -> Result<(), RaftError> {
         if self.node.store().is_blank() && is_for_members(&message) {
-            return;
+            return Ok(());
         }
+        self.check_acknowledged(&message)?;
         // Refused messages (from a node removed meanwhile, of an older term) are the protocol's
         // own business; the sender learns by what it does not get.
         drop(self.node.step(message));
         self.throw();
+        Ok(())
+    }
+
+    /// A heartbeat names the entries that its receiver has acknowledged to this leader. If the log
+    /// ends before them, the disk has forgotten what it was trusted with, votes perhaps too.
+    fn check_acknowledged(&self, message: &Message) -> Result<(), RaftError> {
+        let raft = &self.node.raft;
+        let is_heartbeat = message.get_msg_type() == MessageType::MsgHeartbeat;
+        let last = raft.raft_log.last_index();
+        if is_heartbeat && message.term >= raft.term && message.commit > last {
+            let acknowledged = message.commit;
+            return Err(RaftError::Outdated { group: self.id, last, acknowledged });
+        }
+        Ok(())
     }
 
     pub fn propose(&mut self, entries: Vec<(u64, Vec<u8>)>) -> bool {

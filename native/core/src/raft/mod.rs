@@ -51,6 +51,11 @@ pub enum RaftError {
     AlreadyOpen(u64),
     #[error("the ledger on disk is damaged: {0}")]
     Corrupt(String),
+    #[error(
+        "the data directory is an older copy: of group {group} it has entries up to {last}, and \
+         this node has acknowledged entries up to {acknowledged}"
+    )]
+    Outdated { group: u64, last: u64, acknowledged: u64 },
     #[error("malformed consensus message: {0}")]
     Malformed(String),
     #[error("{0}")]
@@ -179,7 +184,7 @@ impl MultiRaft {
             }
             match self.groups.get_mut(&group) {
                 Some(open) => {
-                    open.step(message);
+                    open.step(message)?;
                     self.dirty.insert(group);
                 }
                 None => unknown.push(group),
@@ -200,8 +205,7 @@ impl MultiRaft {
             return Err(RaftError::Malformed(format!("a snapshot for {}", message.to)));
         }
         message.mut_snapshot().data = data.into();
-        self.group(group)?.step(message);
-        Ok(())
+        self.group(group)?.step(message)
     }
 
     /// Proposes all of `entries` (a token each, to know them by when they are committed) in one

@@ -243,3 +243,34 @@ fn a_damaged_image_is_refused() {
         assert!(matches!(node.open(image), Err(RaftError::Corrupt(_))));
     }
 }
+
+#[test]
+fn a_node_whose_disk_is_an_older_copy_is_refused() {
+    let mut lab = Lab::new(&[1, 2, 3], 7);
+    let leader = lab.elect();
+    let follower = [1, 2, 3].into_iter().find(|id| *id != leader).unwrap();
+    let copy = lab.disks[&follower].clone();
+    for token in 1..=5 {
+        lab.propose(token, b"acknowledged");
+    }
+    lab.settle();
+    let mut node = MultiRaft::new(follower, 9, Settings::default());
+    node.open(copy).unwrap();
+    lab.nodes.remove(&follower);
+    let mut refused = None;
+    for _ in 0..20 {
+        for each in lab.nodes.values_mut() {
+            each.tick();
+        }
+        for id in [1, 2, 3] {
+            lab.turn(id);
+            lab.sync(id);
+        }
+        for (from, to, packed) in std::mem::take(&mut lab.inbox) {
+            if to == follower && refused.is_none() {
+                refused = node.step(from, &packed).err();
+            }
+        }
+    }
+    assert!(matches!(refused, Some(RaftError::Outdated { group: 1, .. })), "{refused:?}");
+}
