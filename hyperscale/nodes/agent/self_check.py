@@ -11,6 +11,7 @@ import os
 import resource
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from hyperscale.errors import RunError
 from hyperscale.jobs.agent.fitness import Measured, WorkerFault, faults
@@ -27,6 +28,13 @@ _STOP_S = 2.0
 _log = logging.getLogger("hyperscale.agent")
 
 
+class DiskProbe(NamedTuple):
+    """What a probe of the data directory found."""
+
+    write_error: str  # why nothing can be written; empty if something can
+    free_bytes: int | None  # None: the file system does not say
+
+
 class SelfCheck(NodeService):
     """Checks its worker at start, each minute, and more often while it is unfit."""
 
@@ -41,7 +49,7 @@ class SelfCheck(NodeService):
         self._directory = Path(member.config.node.data_dir)
         self._start_executors = start_executors
         self._on_checked = on_checked
-        self._writing: asyncio.Future[str] | None = None
+        self._probing: asyncio.Future[DiskProbe] | None = None
         self._faults: dict[WorkerFault, str] = {}
 
     async def start(self) -> None:
@@ -49,9 +57,9 @@ class SelfCheck(NodeService):
         self._member.tasks.spawn(self._check_forever(), "self-check")
 
     async def stop(self) -> None:
-        """Wait for a write that is under way, but not for a disk that hangs."""
-        if self._writing is not None:
-            await asyncio.wait([self._writing], timeout=_STOP_S)
+        """Wait for a probe that is under way, but not for a disk that hangs."""
+        if self._probing is not None:
+            await asyncio.wait([self._probing], timeout=_STOP_S)
 
     def why_not_ready(self) -> tuple[str, ...]:
         return tuple(self._faults.values())
@@ -73,25 +81,26 @@ class SelfCheck(NodeService):
 
     async def _measure(self, *, executor_error: str) -> Measured:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        disk = await self._probe_disk()
         return Measured(
             directory=str(self._directory),
-            write_error=await self._write_error(),
-            free_bytes=_free_bytes(self._directory),
+            write_error=disk.write_error,
+            free_bytes=disk.free_bytes,
             descriptors_open=open_descriptors(),
             descriptors_soft=soft,
             descriptors_hard=hard,
             executor_error=executor_error,
         )
 
-    async def _write_error(self) -> str:
-        """Return why nothing can be written to the data directory; empty if something can."""
-        if self._writing is None:  # else a write of an earlier check still hangs
-            self._writing = asyncio.ensure_future(asyncio.to_thread(write_error, self._directory))
-        done, _ = await asyncio.wait([self._writing], timeout=WRITE_S)
+    async def _probe_disk(self) -> DiskProbe:
+        """Probe the disk on a thread: it may hang, and the agent must go on."""
+        if self._probing is None:  # else the probe of an earlier check still hangs
+            self._probing = asyncio.ensure_future(asyncio.to_thread(probe_disk, self._directory))
+        done, _ = await asyncio.wait([self._probing], timeout=WRITE_S)
         if not done:
-            return f"a write takes longer than {WRITE_S:g} s"
-        error, self._writing = self._writing.result(), None
-        return error
+            return DiskProbe(f"a write takes longer than {WRITE_S:g} s", None)
+        found, self._probing = self._probing.result(), None
+        return found
 
     def _note(self, found: dict[WorkerFault, str]) -> None:
         before, self._faults = self._faults, found
@@ -118,6 +127,11 @@ def write_error(directory: Path) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
+
+
+def probe_disk(directory: Path) -> DiskProbe:
+    """Write to a directory and read how much room its disk has. Blocks."""
+    return DiskProbe(write_error(directory), _free_bytes(directory))
 
 
 def _free_bytes(directory: Path) -> int | None:
