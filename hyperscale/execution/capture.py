@@ -17,6 +17,7 @@ from hyperscale.testing.parameters import Mask, masked_payload
 RATE_BYTES_PER_S = 64 * 1024
 BURST_BYTES = 128 * 1024
 PIPE_BYTES = 1024 * 1024
+_PARTIAL_BYTES_MAX = 8 * 1024
 
 
 class OutputLimit:
@@ -129,12 +130,13 @@ class LineReader:
 
     def feed(self, data: bytes, *, now_s: float) -> str:
         """Return the text to show now; an incomplete line waits until it is long."""
-        text = self.mask.payload(self._partial + self._limit.admit(data, now_s=now_s))
+        text = self.mask.payload(self._partial + data)
         end = text.rfind(b"\n") + 1
-        if len(text) - end > 8 * 1024:
+        if len(text) - end > _PARTIAL_BYTES_MAX:
             end = len(text) - max(0, self.mask.bytes_max - 1)  # the start of a secret waits
         self._partial = text[end:]
-        return text[:end].decode("utf-8", "replace")
+        # After the mask: the limit may cut a secret in two, and half of one would be shown.
+        return self._limit.admit(text[:end], now_s=now_s).decode("utf-8", "replace")
 
     def finish(self) -> str:
         """Return the incomplete last line, when the stream or the slot has ended."""

@@ -263,7 +263,8 @@ class ExecutorProcess:
                 self._loop.remove_reader(fd)
                 return
             if stream == "stderr":
-                self._tail = (self._tail + data)[-_TAIL_BYTES:]
+                # Masked before it is cut: half of a secret would not be recognised.
+                self._tail = self._mask.payload(self._tail + data)[-_TAIL_BYTES:]
             self._emit(stream, reader.feed(data, now_s=time.monotonic()))
 
     def _emit(self, stream: str, text: str) -> None:

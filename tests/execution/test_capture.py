@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperscale.execution.capture import LineReader, OutputLimit
+from hyperscale.testing.parameters import Mask
 
 
 def limit(rate: int = 100, burst: int = 100) -> OutputLimit:
@@ -60,3 +61,25 @@ def test_lines_are_delivered_whole_and_the_rest_at_the_end() -> None:
 def test_a_very_long_line_is_delivered_in_parts() -> None:
     reader = LineReader(limit(burst=100_000))
     assert reader.feed(b"x" * 9_000, now_s=0.0) == "x" * 9_000
+
+
+SECRET = "hunter2-and-more"
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(20, 60))
+def test_no_half_of_a_secret_is_shown_wherever_output_is_split_or_cut(
+    sizes: list[int], burst: int
+) -> None:
+    """C code writes around the limit of the executor, in pieces of any size."""
+    printed = f"token={SECRET} and again {SECRET}\n".encode() * 3
+    reader = LineReader(limit(rate=1, burst=burst))
+    reader.mask = Mask([SECRET])
+    shown, at = "", 0
+    while at < len(printed):
+        size = sizes[at % len(sizes)]
+        shown += reader.feed(printed[at : at + size], now_s=0.0)
+        at += size
+    shown += reader.finish()
+    halves = [SECRET[:length] for length in range(4, len(SECRET))]
+    halves += [SECRET[-length:] for length in range(4, len(SECRET))]
+    assert not [half for half in halves if half in shown]
