@@ -671,6 +671,10 @@ def arrival_times(
 def resolve(host: str, port: int) -> list[str]:
     """Every address of a host as "ip:port". Raises OSError when it has none."""
 
+def mask_header(name: str, value: str) -> str:
+    """The value of a header with its credentials masked, also those in a URL or a query. Without a
+    name: the target of a request."""
+
 def guard_process(control_fd: int, parent_pid: int) -> None:
     """Ties this process group's life to its parent and to the peer of its control socket."""
 

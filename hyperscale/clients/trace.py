@@ -2,19 +2,20 @@
 
 from typing import TYPE_CHECKING
 
+from hyperscale._native import mask_header
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hyperscale._native import Exchange
 
 BODY_CHARS_MAX = 2000
-_SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie")
 
 
 def format_exchange(exchange: "Exchange", *, body_chars_max: int = BODY_CHARS_MAX) -> str:
     """Format request (`>`), response (`<`) and timings, and each redirect before them.
 
-    Credentials are not shown.
+    Credentials in headers and URLs are masked, as in samples of failures.
     """
     lines = []
     for number, hop in enumerate(exchange.hops, 1):
@@ -61,11 +62,11 @@ def _body_lines(body: bytes, *, chars_max: int) -> list[str]:
 
 
 def _request(exchange: "Exchange", chars_max: int) -> "Iterator[str]":
-    for line in exchange.request_head.splitlines():
-        name, colon, _ = line.partition(":")
-        hidden = colon and name.lower() in _SECRET_HEADERS
-        if line:
-            yield f"> {name}: (not shown)" if hidden else f"> {line}"
+    first, *headers = exchange.request_head.splitlines() or [""]
+    yield "> " + " ".join(mask_header("", word) for word in first.split(" "))
+    for line in filter(None, headers):
+        name, _, value = line.partition(":")
+        yield f"> {name}: {mask_header(name, value.strip())}"
     for line in _body_lines(exchange.request_body, chars_max=chars_max):
         yield f"> | {line}"
 
@@ -76,7 +77,8 @@ def _response(exchange: "Exchange", chars_max: int) -> "Iterator[str]":
         return
     yield f"< {exchange.version} {exchange.status} {exchange.reason}".rstrip()
     for name, value in exchange.raw_headers:
-        yield f"< {name.decode('latin-1')}: {value.decode('latin-1')}"
+        written = name.decode("latin-1")
+        yield f"< {written}: {mask_header(written, value.decode('latin-1'))}"
     for line in _body_lines(exchange.body, chars_max=chars_max):
         yield f"< | {line}"
     if exchange.error is not None:

@@ -345,6 +345,36 @@ def test_check_shows_every_request_and_response_of_two_users(
     assert not (tmp_path / "hyperscale-results").exists()
 
 
+def test_check_masks_the_credentials_that_samples_of_failures_mask(
+    tmp_path: Path, target: RunningTarget
+) -> None:
+    write(
+        tmp_path / "shop.py",
+        f"""
+        class Shop(Workflow):
+            vus = 1
+            duration = "1s"
+
+            @step()
+            async def go(self) -> HTTPResponse:
+                return await self.client.http.get(
+                    "{target.url}/cookies/set?session_token=s3cr3t-query&page=2",
+                    headers={{
+                        "Authorization": "Bearer s3cr3t-bearer", "X-Api-Key": "s3cr3t-key",
+                        "X-Session": "s3cr3t-session", "Referer": "http://a.test/?jwt=s3cr3t-jwt",
+                        "X-Page": "visible",
+                    }},
+                )
+        """,
+    )
+    done = run("check", "shop.py", cwd=tmp_path)
+    assert "s3cr3t" not in done.stdout + done.stderr
+    assert "> Authorization: ***" in done.stdout
+    assert "?session_token=***&page=2 HTTP/1.1" in done.stdout
+    assert "> Referer: http://a.test/?jwt=***" in done.stdout
+    assert "> X-Page: visible" in done.stdout
+
+
 def test_check_fails_a_test_that_sets_self_and_names_the_way(
     tmp_path: Path, target: RunningTarget
 ) -> None:

@@ -56,8 +56,9 @@ fn mask_pair(pair: &str) -> String {
     }
 }
 
-/// The value of a header; URLs in it are masked like any other.
-fn mask_value(name: &str, value: &str) -> String {
+/// The value of a header; URLs in it, and paths with a query, are masked like any other.
+#[must_use]
+pub fn mask_value(name: &str, value: &str) -> String {
     if is_secret(name) {
         return MASK.to_owned();
     }

@@ -1,7 +1,7 @@
 //! The Python face of `hyperscale-core`: converts arguments and maps errors,
 //! decides nothing.
 
-use hyperscale_core::guard;
+use hyperscale_core::{guard, masking};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
@@ -23,6 +23,12 @@ mod template;
 fn guard_process(control_fd: i32, parent_pid: i32) -> PyResult<()> {
     guard::guard_process(control_fd, parent_pid)
         .map_err(|error| PyRuntimeError::new_err(error.to_string()))
+}
+
+/// The value of a header, or the target of a request, with its credentials masked.
+#[pyfunction]
+fn mask_header(name: &str, value: &str) -> String {
+    masking::mask_value(name, value)
 }
 
 #[pymodule]
@@ -49,6 +55,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loop_watch::LoopWatch>()?;
     module.add_function(wrap_pyfunction!(template::resolve, module)?)?;
     module.add_function(wrap_pyfunction!(guard_process, module)?)?;
+    module.add_function(wrap_pyfunction!(mask_header, module)?)?;
     module.add_class::<target::Target>()?;
     module.add_function(wrap_pyfunction!(target::self_signed, module)?)?;
     module.add_class::<raft::MultiRaft>()?;
