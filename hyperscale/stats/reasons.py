@@ -20,12 +20,17 @@ RAISED_SHARE_MAX = 0.01
 
 _SHOW = "(hint: 'hyperscale check FILE' shows every request; allow_failures = True accepts that)"
 _ALLOW = "(hint: correct the code, or accept it with allow_failures = True)"
+_CHECKS = (
+    "(hint: 'hyperscale check FILE' shows the responses; a threshold such as "
+    '"checks": ">99%" lets some fail)'
+)
 _ERRORS_NAMED = _STEPS_NAMED = 3
 
 
 class ReasonKind(Enum):
     """`status`: the workflow did not complete. `threshold`, `check`: one failed. `no_success`: not
-    one call succeeded. `raised`: the test's own code raised in more than 1 % of iterations."""
+    one call succeeded. `raised`: the test's own code raised in more than 1 % of iterations, or of
+    the calls of a teardown hook."""
 
     STATUS = "status"
     THRESHOLD = "threshold"
@@ -60,11 +65,14 @@ def reasons_against(
     ]
     if not judges_checks(thresholds):
         reasons += [
-            Reason(kind=ReasonKind.CHECK, text=_describe_check(check))
+            Reason(kind=ReasonKind.CHECK, text=_describe_check(stats, check))
             for check in stats.checks()
             if check.failed
         ]
-    if plan.allow_failures or not plan.is_test or failed_as is not None:
+    if plan.allow_failures or failed_as is not None:
+        return reasons
+    reasons += [Reason(kind=ReasonKind.RAISED, text=text) for text in _raised_teardowns(stats)]
+    if not plan.is_test:
         return reasons
     if is_final and not stats.headline_counts().ok:
         reasons.append(Reason(kind=ReasonKind.NO_SUCCESS, text=_describe_failures(stats)))
@@ -77,8 +85,23 @@ def reasons_against(
     return reasons
 
 
-def _describe_check(check: CheckReport) -> str:
-    return f"check {check.name} failed {check.failed:,} of {check.passed + check.failed:,} times"
+def _raised_teardowns(stats: WorkflowStats) -> list[str]:
+    """Return the teardown hooks that raised, in words: what they should remove may be left."""
+    texts = []
+    for step in stats.plan.steps:
+        counts = stats.counts(step.name) if step.kind is StepKind.TEARDOWN else None
+        if counts is not None and counts.failed > RAISED_SHARE_MAX * counts.total:
+            place = f" at {step.where}" if step.where else ""
+            times = f"{counts.failed:,} of {counts.total:,} times"
+            texts.append(f"teardown hook {step.name}{place} raised {times} {_ALLOW}")
+    return texts
+
+
+def _describe_check(stats: WorkflowStats, check: CheckReport) -> str:
+    places = {step.name: step.where for step in stats.plan.steps if step.kind is StepKind.CHECK}
+    place = f" at {places[check.name]}" if places.get(check.name) else ""
+    times = f"{check.failed:,} of {check.passed + check.failed:,} times"
+    return f"check {check.name}{place} failed {times} {_CHECKS}"
 
 
 def _describe_failures(stats: WorkflowStats) -> str:

@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from hyperscale.plan import ThresholdPlan
+from hyperscale.plan import StepKind, StepPlan, ThresholdPlan
 from hyperscale.stats.reasons import ReasonKind, reasons_against
 from hyperscale.stats.workflow import WorkflowStats
 from tests.stats.parts import Part, make_plan
@@ -58,3 +59,21 @@ def test_a_workflow_that_did_not_complete_is_not_blamed_for_too_few_successes() 
 def test_a_reason_names_the_failures_behind_it() -> None:
     (reason,) = reasons_against(stats_of(ok=0, failed=1234))
     assert reason.text.startswith("not one call succeeded: 1,234 failed (timeout 1,234) (hint: ")
+
+
+def test_a_teardown_hook_that_raises_fails_the_run() -> None:
+    plan = make_plan()
+    hook = StepPlan(name="close", kind=StepKind.TEARDOWN, where="shop.py:12")
+    for allowed, expected in ((False, ["raised"]), (True, [])):
+        stats = WorkflowStats(replace(plan, steps=(*plan.steps, hook), allow_failures=allowed))
+        part = Part()
+        part.request("login", 5_000_000)
+        part.request("close", None, ok=False)
+        stats.apply(part.report())
+        reasons = reasons_against(stats)
+        assert [reason.kind.value for reason in reasons] == expected
+    stats = WorkflowStats(replace(plan, steps=(*plan.steps, hook)))
+    stats.apply(part.report())
+    assert reasons_against(stats)[0].text.startswith(
+        "teardown hook close at shop.py:12 raised 1 of 1 times (hint: correct the code"
+    )
