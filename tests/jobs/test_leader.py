@@ -1,5 +1,7 @@
 """The leader of a group's jobs, as all goes well: from a submission to its result."""
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 
@@ -306,6 +308,24 @@ def test_every_dispatch_and_result_is_a_committed_entry() -> None:
     assert sum(isinstance(event, WorkflowDispatched) for event in events) == 1
     assert any(isinstance(event, Checkpointed) for event in events)
     assert rig.job(job).status is JobStatus.COMPLETED
+
+
+def test_the_clock_of_the_live_view_moves_on_when_a_dependent_workflow_starts() -> None:
+    rig = Rig(workers=1, cores=1)
+    job = rig.submit(workflow("First", duration_s=20.0), workflow("Second", "First"))
+    clock_s = []
+    rig.run(20.0)
+    rig.finish("w0")
+    for _ in range(10):
+        rig.run(1.0)
+        view = rig.leader.view(job, now_s=rig.now_s)
+        assert view is not None
+        clock_s.append(view.elapsed_s)
+    assert rig.job(job).workflows["Second"].status is WorkflowStatus.RUNNING
+    assert clock_s[0] >= 20.0
+    assert [after - before for before, after in pairwise(clock_s)] == pytest.approx(
+        [1.0] * 9, abs=0.3
+    )
 
 
 def test_the_live_view_names_lost_attempts_and_saturated_workers() -> None:

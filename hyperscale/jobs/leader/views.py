@@ -26,8 +26,6 @@ def job_row(state: LeaderState, job: Job, *, now_s: float) -> JobView:
 def live_view(state: LeaderState, job: Job, *, now_s: float) -> RunView:
     """Return a job as the terminal shows it."""
     progress = state.job(job)
-    attempts = state.attempts.of_job(job.id)
-    begun_s = [each.timeline.started_s for each in attempts if each.timeline.started_s is not None]
     workflows = [
         progress.statistics_of(job, name).meter.view(
             now_s=now_s,
@@ -39,19 +37,25 @@ def live_view(state: LeaderState, job: Job, *, now_s: float) -> RunView:
         )
         for name, workflow in job.workflows.items()
     ]
-    elapsed_s = max([each.elapsed_s for each in workflows] or [0.0])
-    if begun_s:
-        elapsed_s = max(elapsed_s, now_s - min(begun_s))
     usage = _usage(state, job)
     return RunView(
         file=job.plan.file,
-        elapsed_s=elapsed_s,
+        elapsed_s=max([_running_s(state, job, now_s), *(each.elapsed_s for each in workflows)]),
         workflows=tuple(workflows),
         saturated=any(each.is_saturated for each in usage),
         warnings=tuple(filter(None, (*job.plan.warnings, _sharing(job), *_losses(job)))),
         usage=tuple(usage[:_USAGE_SHOWN_MAX]),
         saturation={**_holds(state, job), **_saturation(usage)},
     )
+
+
+def _running_s(state: LeaderState, job: Job, now_s: float) -> float:
+    """Return for how long the job has had load, workflows that have ended included."""
+    attempts = [each.timeline.started_s for each in state.attempts.of_job(job.id)]
+    began_ms = [each.began_ms for each in job.workflows.values() if each.began_ms]
+    running_s = [now_s - started_s for started_s in attempts if started_s is not None]
+    running_s += [(state.time.read_ms(now_s) - at_ms) / 1000 for at_ms in began_ms]
+    return max([0.0, *running_s])
 
 
 def _usage(state: LeaderState, job: Job) -> list[WorkerUsage]:
