@@ -4,11 +4,13 @@ import asyncio
 import resource
 import time
 
+import pytest
+
 from hyperscale.client.client import HyperscaleClient
 from hyperscale.client.messages import WatchJobUpdate
 from hyperscale.lab.cluster import why_not_ready
 from hyperscale.lab.node_processes import children_of
-from tests.lab.cluster import Cluster, assert_exact, leader_of, running
+from tests.lab.cluster import Cluster, assert_exact, leader_of, running, users
 from tests.lab.loops import on_loop
 from tests.lab.processes import is_alive
 from tests.lab.waiting import WAIT_S, until
@@ -167,3 +169,25 @@ async def test_second_nodes_of_living_names_leave_a_running_job_undisturbed(
     assert_exact(cluster, final.result)
     assert (final.result.segments, final.result.gaps) == ([], [])
     assert not any(map(why_not_ready, cluster.file.nodes))
+
+
+@pytest.mark.soak
+@on_loop
+async def test_load_stops_without_a_majority_of_managers_and_continues_with_one(
+    cluster: Cluster,
+) -> None:
+    async with cluster.client() as client:
+        job = await client.submit_job(cluster.paced(vus=6, duration="20s"))
+        await running(client, cluster, job, 200)
+        lost = [manager.id for manager in cluster.file.managers[:2]]
+        for name in lost:
+            cluster.kill(name)
+        # Leases that nothing renews: the connections of all users are closed.
+        await asyncio.to_thread(until, lambda: users(cluster) == 0, what="the load has stopped")
+        assert why_not_ready(cluster.file.managers[2])
+        for name in lost:
+            cluster.start(name)
+        final = await client.wait_for_completion(job)
+    assert (final.status, final.exit_code) == ("completed", 0)
+    assert_exact(cluster, final.result)
+    assert final.result.workflows[0].elapsed_seconds >= 20

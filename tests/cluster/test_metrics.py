@@ -94,7 +94,7 @@ async def test_failures_retries_and_executors_that_die_are_counted(small: Cluste
         for pid in children_of(worker.pid):
             os.kill(pid, signal.SIGKILL)
         await client.wait_for_completion(job)
-    assert value(manager, "hyperscale_attempts_failed_total") >= 1
+    assert value(manager, 'hyperscale_attempts_failed_total{fault="executor_died"}') >= 1
     await asyncio.to_thread(
         until,
         lambda: value(worker, "hyperscale_executors_started_total") > before[0],

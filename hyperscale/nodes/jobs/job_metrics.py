@@ -28,6 +28,7 @@ from hyperscale.telemetry.metrics import Family, by, counter, gauge
 
 _LIVE = [status for status in JobStatus if status not in JOB_ENDS]
 _ENDS = [status for status in JobStatus if status in JOB_ENDS]
+_FAULTS = [fault for fault in AttemptFault if fault is not AttemptFault.NONE]
 
 
 class JobCounts:
@@ -38,7 +39,7 @@ class JobCounts:
         self.ended: Counter[JobStatus] = Counter()
         self.failed: Counter[FailureReason] = Counter()
         self.retries = 0
-        self.attempts_failed = 0
+        self.faults: Counter[AttemptFault] = Counter()  # of attempts
 
     def note(self, entry: AppliedEntry, machine: JobMachine) -> None:
         """Count an entry that was applied while this node led its group."""
@@ -51,7 +52,7 @@ class JobCounts:
             case PartRedispatched():
                 self.retries += 1
             case AttemptRevoked(fault=fault) if fault is not AttemptFault.NONE:
-                self.attempts_failed += 1
+                self.faults[fault] += 1
             case JobFinished(job=job_id, status=status):
                 self.ended[status] += 1
                 job = machine.job(job_id)
@@ -90,8 +91,8 @@ class JobCounts:
             ),
             counter(
                 "hyperscale_attempts_failed_total",
-                "Attempts of parts that failed and count against the retries of their part",
-                self.attempts_failed,
+                "Attempts of parts that failed and count against their retries, by fault",
+                *(({"fault": fault.value}, self.faults[fault]) for fault in _FAULTS),
             ),
             counter(
                 "hyperscale_retries_total",
