@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from hyperscale.nodes.manager import ManagerServer
     from hyperscale.nodes.worker import WorkerServer
     from hyperscale.runner import LocalRunner
+    from hyperscale.testing.feed import Feed
     from hyperscale.testing.mix import Mix
     from hyperscale.testing.parameters import Param
 
 __all__ = [
+    "Feed",
     "HyperscaleClient",
     "JobSubmission",
     "LocalRunner",
@@ -51,6 +53,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Feed": "hyperscale.testing.feed",
     "HyperscaleClient": "hyperscale.client.client",
     "JobSubmission": "hyperscale.client.submission",
     "LocalRunner": "hyperscale.runner",

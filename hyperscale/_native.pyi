@@ -76,6 +76,9 @@ class Recorder:
     def add_dropped(self, due_ns: int, count: int = 1) -> None:
         """Count arrivals that were due and did not begin."""
     @property
+    def counted_from_ns(self) -> int:
+        """What began before this time of the monotonic clock is the warm-up; 0: there is none."""
+    @property
     def ended_iterations(self) -> int:
         """Iterations that ended, those of the warm-up included."""
     def add_none(self, step: int) -> None:
@@ -626,6 +629,7 @@ class Program:
         self,
         *,
         offset_s: float = 0.0,
+        past_s: float = 0.0,
         interval_s: float | None = None,
         phases_s: list[float] = ...,
         think_s: tuple[float, float] | None = None,
@@ -633,7 +637,7 @@ class Program:
         changes: list[tuple[float, int]] = ...,
         iterations_per_vu: int | None = None,
     ) -> None:
-        """Paces the users from now on; `offset_s` is how far into its shape the workflow is."""
+        """Paces the users. The slot began `past_s` ago, and was then `offset_s` into its shape."""
     def pace_arrivals(
         self,
         stages: list[tuple[float, float]],
@@ -641,11 +645,12 @@ class Program:
         slot: int,
         *,
         offset_s: float = 0.0,
+        past_s: float = 0.0,
         missed_from_s: float | None = None,
         seed: int | None = None,
     ) -> None:
-        """Begins iterations as arrivals are due. `offset_s` is how far into its shape the workflow
-        is, and arrivals due from `missed_from_s` up to then are dropped."""
+        """Begins iterations as arrivals are due. The slot began `past_s` ago, and was then
+        `offset_s` into its shape; arrivals due from `missed_from_s` up to there are dropped."""
     def run(self, slice_s: float) -> bool:
         """Runs up to `slice_s` with the interpreter released; False once all have stopped."""
     def stop_in(self, in_s: float) -> None:

@@ -56,11 +56,11 @@ class ClosedPacing:
         self._is_over = False
         self.looping = 0
 
-    def start(self, users: Sequence[Any]) -> None:
-        """Start the clock, with the users of the slot in order."""
+    def start(self, users: Sequence[Any], began_s: float) -> None:
+        """Start with the users of the slot in order; its clock began at `began_s`, monotonic."""
         self._in_order = [_Place(n, self._plan.iterations_per_vu) for n in range(len(users))]
         self._places = dict(zip(users, self._in_order, strict=True))
-        self._began_s = time.monotonic() - self._offset_s
+        self._began_s = began_s - self._offset_s
         if self._changes:
             self._change()
         else:
@@ -176,11 +176,12 @@ class OpenPacing:
         """Users that are in an iteration."""
         return 0 if self._is_over else max(0, self._users - len(self._free))
 
-    def start(self, users: Sequence[Any]) -> None:
-        """Start the clock; the first arrivals begin once the users wait for them."""
+    def start(self, users: Sequence[Any], began_s: float) -> None:
+        """Start; the clock of the slot began at `began_s`, monotonic. The first arrivals begin once
+        the users wait for them."""
         now_ns = time.perf_counter_ns()
         self._users = len(users)
-        self._began_ns = now_ns - round(self._offset_s * _NS)
+        self._began_ns = round((began_s - self._offset_s) * _NS)
         self._arrivals.skip_until(self._missed_from_s)
         if missed := self._arrivals.skip_until(self._offset_s):
             self._recorder.add_dropped(now_ns, missed)

@@ -24,6 +24,7 @@ from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunEr
 from hyperscale.execution.bundle import mount, mounted_files
 from hyperscale.execution.capacity import memory_limit, own_descriptor_limit, refuse_excess
 from hyperscale.execution.capture import complain
+from hyperscale.execution.feeds import slot_feeds
 from hyperscale.execution.hook_calls import compile_calls, is_once
 from hyperscale.execution.lifecycle_hooks import LifecycleHooks
 from hyperscale.execution.limits import CUT_S
@@ -288,8 +289,8 @@ def _make_crew(
             offset_s=assignment.offset_s,
             missed_from_s=assignment.missed_from_s,
         ),
+        feeds=slot_feeds(assignment, design.workflow),
         iterations=iterations,
-        warmup_s=assignment.warmup_s,
         is_once=is_once(design),
     )
 
@@ -407,14 +408,15 @@ class SlotRun:
         crew = self._crew
         self._become(SlotPhase.RUNNING)
         self._hooks.outcomes.recorder.begin(self._assignment.warmup_s)
-        deadline_s = self._reports.begin_load() + self._assignment.run_s
+        began_s = self._reports.begin_load()
+        deadline_s = began_s + self._assignment.run_s
         holds = None
         if isinstance(crew, UserCrew):  # a native program runs no code of the user
             try:
                 holds = LoopHolds(self._hooks.program, self._hooks.outcomes.recorder)
             except OSError as error:  # no descriptor left for it: the load runs all the same
                 complain(f"code that holds the event loop is not watched: {error}\n")
-        crew.start()
+        crew.start(began_s)
         over = asyncio.ensure_future(crew.wait())
         try:
             await asyncio.sleep(0)  # every user is in its first step now,

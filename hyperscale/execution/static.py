@@ -6,6 +6,7 @@ has the interface of `virtual_users.UserCrew`.
 """
 
 import asyncio
+import time
 
 from hyperscale._native import Program as NativeProgram
 from hyperscale.clients import ClientHub
@@ -46,10 +47,13 @@ class NativeCrew:
         program = self._program
         return 0 if program is None or self._driver is None else program.active
 
-    def start(self) -> None:
+    def start(self, began_s: float) -> None:
+        """Start the program; the clock of the load began at `began_s`, monotonic."""
         if self._program is not None:
-            _pace(self._program, self._assignment, self.size)
-            self._program.stop_in(self._duration_s)  # kept natively, to the instant
+            past_s = time.monotonic() - began_s
+            _pace(self._program, self._assignment, self.size, past_s=past_s)
+            # Kept natively, to the instant.
+            self._program.stop_in(max(0.0, self._duration_s - past_s))
             work = self._drive(self._program)
             self._driver = asyncio.get_running_loop().create_task(work, name="program")
 
@@ -95,8 +99,9 @@ class NativeCrew:
         return self._is_cut or self._is_halted
 
 
-def _pace(program: NativeProgram, assignment: PrepareSlot, vus: int) -> None:
-    """Tell the program when its users begin their iterations, if they do not simply loop."""
+def _pace(program: NativeProgram, assignment: PrepareSlot, vus: int, *, past_s: float) -> None:
+    """Tell the program when its users begin their iterations, if they do not simply loop. The
+    slot began `past_s` ago."""
     plan, slots, slot = assignment.plan, assignment.slots, assignment.slot
     if plan.is_open:
         program.pace_arrivals(
@@ -104,6 +109,7 @@ def _pace(program: NativeProgram, assignment: PrepareSlot, vus: int) -> None:
             slots,
             slot,
             offset_s=assignment.offset_s,
+            past_s=past_s,
             missed_from_s=assignment.missed_from_s,
             seed=plan.seed if plan.arrivals is ArrivalKind.POISSON else None,
         )
@@ -111,6 +117,7 @@ def _pace(program: NativeProgram, assignment: PrepareSlot, vus: int) -> None:
         interval_s, users = plan.interval_s, range(slot, slot + vus * slots, slots)
         program.pace(
             offset_s=assignment.offset_s,
+            past_s=past_s,
             interval_s=interval_s,
             phases_s=[interval_s * user / plan.vus for user in users] if interval_s else [],
             think_s=plan.think_s,

@@ -14,6 +14,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from hyperscale.clients.scope import current_step
+from hyperscale.execution.feeds import SlotFeeds
 from hyperscale.execution.hook_calls import DUE, RAISED, HookCall, StepProgram
 from hyperscale.execution.outcomes import StepOutcomes
 from hyperscale.execution.pacing import OVER, Pacing
@@ -48,8 +49,8 @@ class UserCrew:
         tallies: Tallies,
         users: list[VirtualUser],
         pacing: Pacing | None = None,
+        feeds: SlotFeeds | None = None,
         iterations: int | None = None,
-        warmup_s: float = 0.0,
         is_once: bool = False,
     ) -> None:
         self.program = program
@@ -57,10 +58,9 @@ class UserCrew:
         self.tallies = tallies
         self.users = users
         self.pacing = pacing  # None: users loop without a pause
+        self.feeds = feeds
         self.remaining = iterations  # None: as many as the time allows
         self.is_once = is_once
-        self.warmup_s = warmup_s
-        self.counted_from_ns = 0  # iterations that began before are the warm-up
         self._alive = 0  # users whose loop has not ended
         self.is_stopping = False
         self.is_cut = False
@@ -70,15 +70,14 @@ class UserCrew:
 
     # --- life -----------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start a task for every user; they run from the next turn of the loop on."""
+    def start(self, began_s: float) -> None:
+        """Start a task for every user; they run from the next turn of the loop on. The clock of
+        the load began at `began_s`, monotonic."""
         loop = asyncio.get_running_loop()
         self._all_done = loop.create_future()
         self._alive = len(self.users)
-        if self.warmup_s:
-            self.counted_from_ns = perf_counter_ns() + round(self.warmup_s * 1e9)
         if self.pacing is not None:
-            self.pacing.start(self.users)
+            self.pacing.start(self.users, began_s)
         for user in self.users:
             # One name for all: a name of its own would cost each user a string.
             user.task = loop.create_task(run_user(self, user), name="virtual user")
@@ -157,7 +156,7 @@ class UserCrew:
             self._all_done.set_result(None)
 
 
-async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0912, PLR0915 - see below
+async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0911, PLR0912, PLR0915 - below
     """Loop the steps until the crew stops or no iteration is left."""
     # One function on purpose: a coroutine per step or per layer would double the cost of
     # an iteration, and every suspension would be one frame deeper.
@@ -168,9 +167,10 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0912,
     checks = program.checks
     metrics = program.metrics
     pacing = crew.pacing
+    feeds = crew.feeds
     is_open = crew.outcomes.is_open
     is_counted = crew.remaining is not None
-    counted_from_ns = crew.counted_from_ns
+    counted_from_ns = crew.outcomes.recorder.counted_from_ns  # before is the warm-up
     record_exchange = crew.outcomes.recorder.record_exchange
     end_iteration = crew.outcomes.recorder.end_iteration
     set_step = current_step.set
@@ -178,11 +178,17 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0912,
     iteration = 0
     scope = None  # of the step that ran last: most workflows never change it
 
+    if feeds is not None and not feeds.begin(instance):
+        return
     while not crew.is_stopping:
         if pacing is not None:
             due_ns = await pacing.turn(user)
             if due_ns == OVER:
                 return
+        if feeds is not None and not feeds.turn(instance):
+            if pacing is not None:
+                pacing.stop()  # there is no row for anyone else either
+            return
         if is_counted:
             if not crew.remaining:
                 return

@@ -62,6 +62,8 @@ class Blueprint:
             return NotStatic.NO_STEPS
         if self.checks or self.metrics:
             return NotStatic.JUDGED
+        if self.plan.feeds:
+            return NotStatic.FED
         if self.setups or any(hook.per is Per.VU for hook in self.teardowns):
             return NotStatic.SET_UP
         return next((step for step in steps if isinstance(step, NotStatic)), None)

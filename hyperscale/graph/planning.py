@@ -14,6 +14,7 @@ import msgspec
 
 from hyperscale.errors import InputError
 from hyperscale.graph.analysis import literal_urls
+from hyperscale.graph.feeds import plan_feeds
 from hyperscale.graph.mixing import split_mix
 from hyperscale.graph.reading import ReadHook, Reading, ReadParameter, display_path, read
 from hyperscale.graph.settings import read_settings
@@ -97,7 +98,8 @@ def plan_workflow(reading: Reading, overrides: Overrides | None = None) -> Workf
     settings = read_settings(reading, vus=overrides.vus, duration=overrides.duration)
     order = layers(reading.step_order())
     level = {name: index for index, layer in enumerate(order) for name in layer}
-    files = _files(reading)
+    feeds, feed_files = plan_feeds(reading)
+    files = _files(reading) | feed_files
     steps = []
     for hook in reading.hooks:
         if hook.kind is None:
@@ -126,6 +128,7 @@ def plan_workflow(reading: Reading, overrides: Overrides | None = None) -> Workf
         states=tuple(_plan_state(hook) for hook in reading.states),
         hosts=_hosts(reading, files),
         files=files,
+        feeds=feeds,
     )
 
 

@@ -30,6 +30,7 @@ class NotStatic(Enum):
     # Of a workflow.
     NO_STEPS = "it has no steps"
     JUDGED = "it has checks or metrics, which run after every iteration"
+    FED = "it has a feed, whose rows Python gives to users"
     SET_UP = "it has setup hooks, or teardown hooks of users, whose cookies and connections count"
 
 

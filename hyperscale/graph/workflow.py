@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hyperscale.clients import Client
 
 # Attributes of a later version: refused, never silently ignored.
-COMING_ATTRIBUTES = ("weights", "data", "on_isolation")
+COMING_ATTRIBUTES = ("weights", "on_isolation")
 VU_ATTRIBUTES = ("client", "context", "vu", "iteration")
 """What a run gives to every virtual user."""
 

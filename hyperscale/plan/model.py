@@ -30,6 +30,21 @@ class ArrivalKind(Enum):
     POISSON = "poisson"
 
 
+class Take(Enum):
+    """Which row of a feed comes next."""
+
+    CIRCULAR = "circular"  # again from the first one
+    RANDOM = "random"
+    ONCE = "once"  # no row twice; without a row left, users end
+
+
+class FeedPer(Enum):
+    """What gets a row of a feed."""
+
+    ITERATION = "iteration"
+    VU = "vu"
+
+
 class StepKind(Enum):
     """What a hook does in a run. Only TEST makes a workflow a test workflow."""
 
@@ -96,6 +111,16 @@ class StatePlan(Struct, frozen=True, kw_only=True):
     is_list: bool = False  # PROVIDE: a list of every part's values, not the first part's value
 
 
+class FeedPlan(Struct, frozen=True, kw_only=True):
+    """A feed: rows that users take. The rows themselves are in the bundle."""
+
+    name: str
+    take: Take
+    per: FeedPer
+    rows: int
+    digest: int  # of all rows
+
+
 class ThresholdPlan(Struct, frozen=True, kw_only=True):
     """One pass/fail line: `name` is `[step.]p99`, `checks` or a metric's name."""
 
@@ -128,9 +153,10 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True):
     metrics: tuple[MetricPlan, ...] = ()
     states: tuple[StatePlan, ...] = ()
     thresholds: tuple[ThresholdPlan, ...] = ()
+    feeds: tuple[FeedPlan, ...] = ()
     allow_failures: bool = False  # neither a want of successes nor exceptions fail the run
     hosts: tuple[str, ...] = ()  # "host:port" of literal URLs, resolved before anything runs
-    files: dict[str, str] = {}  # `File` defaults as written: full path
+    files: dict[str, str] = {}  # `File` defaults and feeds as written: full path
     first_vu: int = 0  # number of the first virtual user: of a datacenter's part of a job
 
     def grace_s_after(self, longest_s: float | None) -> float:

@@ -16,6 +16,7 @@ from hyperscale.testing.arguments import (
     Protobuf,
     Query,
 )
+from hyperscale.testing.feed import Feed
 from hyperscale.testing.http import HTTPResponse
 from hyperscale.testing.mix import Mix
 from hyperscale.testing.parameters import Param
@@ -64,6 +65,7 @@ __all__ = [
     "Directory",
     "Email",
     "FTPResponse",
+    "Feed",
     "File",
     "FileGlob",
     "GRPCResponse",

@@ -57,7 +57,6 @@ def refusal(files: Files, text: str, **overrides: object) -> str:
         ("thresholds = {'p99': 'fast'}", "Shop.thresholds['p99']: 'fast' is not a limit"),
         ("thresholds = ['p99']", "Shop.thresholds: ['p99'] is not a mapping"),
         ("weights = [3]", "Shop.weights: 'weights' is not supported yet"),
-        ("data = 'users.csv'", "Shop.data: 'data' is not supported yet"),
         ("weights = {}", "Shop.weights: 'weights' is not supported yet"),
         ("on_isolation = 'stop'", "Shop.on_isolation: 'on_isolation' is not supported yet"),
     ],

@@ -60,15 +60,16 @@ impl Program {
         Ok(())
     }
 
-    /// Paces the users from now on; `offset_s` is how far into its shape the workflow is.
+    /// Paces the users. The slot began `past_s` ago, and was then `offset_s` into its shape.
     #[pyo3(signature = (
-        *, offset_s = 0.0, interval_s = None, phases_s = Vec::new(), think_s = None, seed = 0,
+        *, offset_s = 0.0, past_s = 0.0, interval_s = None, phases_s = Vec::new(), think_s = None, seed = 0,
         changes = Vec::new(), iterations_per_vu = None,
     ))]
     #[allow(clippy::too_many_arguments)] // all of them named by the caller
     fn pace(
         &self,
         offset_s: f64,
+        past_s: f64,
         interval_s: Option<f64>,
         phases_s: Vec<f64>,
         think_s: Option<(f64, f64)>,
@@ -90,19 +91,23 @@ impl Program {
             changes: changes?,
             iterations_per_vu,
         };
-        self.core().pace(PacingPlan::Closed(plan), to_ns(offset_s)?);
+        self.core().pace(PacingPlan::Closed(plan), to_ns(offset_s)?, to_ns(past_s)?);
         Ok(())
     }
 
-    /// Begins iterations as arrivals are due; `offset_s` is how far into its shape the workflow is,
-    /// and arrivals due from `missed_from_s` up to then are dropped.
-    #[pyo3(signature = (stages, slots, slot, *, offset_s = 0.0, missed_from_s = None, seed = None))]
+    /// Begins iterations as arrivals are due. The slot began `past_s` ago, and was then `offset_s`
+    /// into its shape; arrivals due from `missed_from_s` up to there are dropped.
+    #[pyo3(signature = (
+        stages, slots, slot, *, offset_s = 0.0, past_s = 0.0, missed_from_s = None, seed = None
+    ))]
+    #[allow(clippy::too_many_arguments)] // most of them named by the caller
     fn pace_arrivals(
         &self,
         stages: Vec<(f64, f64)>,
         slots: u32,
         slot: u32,
         offset_s: f64,
+        past_s: f64,
         missed_from_s: Option<f64>,
         seed: Option<u64>,
     ) -> PyResult<()> {
@@ -114,7 +119,7 @@ impl Program {
             let (now, from_ns) = (hyperscale_core::clock::now_ns(), recorder.counted_from_ns());
             recorder.iterations.drop(now, missed, from_ns);
         }
-        self.core().pace(PacingPlan::Open(arrivals), to_ns(offset_s)?);
+        self.core().pace(PacingPlan::Open(arrivals), to_ns(offset_s)?, to_ns(past_s)?);
         Ok(())
     }
 

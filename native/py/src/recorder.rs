@@ -126,6 +126,12 @@ impl Recorder {
         recorder.iterations.drop(due_ns, count, from_ns);
     }
 
+    /// What began before this time of the monotonic clock is the warm-up; 0 if there is none.
+    #[getter]
+    fn counted_from_ns(&self) -> u64 {
+        lock(&self.shared).counted_from_ns()
+    }
+
     /// Iterations that ended, those of the warm-up included.
     #[getter]
     fn ended_iterations(&self) -> u64 {

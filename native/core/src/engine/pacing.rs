@@ -80,7 +80,7 @@ fn to_ns(seconds: f64) -> u64 {
 }
 
 impl Pacing {
-    /// `offset_ns` is how far into its shape the workflow is at the start, which is now.
+    /// `offset_ns` is how far into its shape the workflow was at the start, at `now_ns`.
     #[must_use]
     pub fn new(plan: PacingPlan, vus: usize, now_ns: u64, offset_ns: u64) -> Self {
         let began_ns = now_ns.saturating_sub(offset_ns);

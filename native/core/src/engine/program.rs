@@ -94,9 +94,10 @@ impl Program {
         self.engine.pin(template, addresses);
     }
 
-    /// Paces the users from now on; `offset_ns` is how far into its shape the workflow is.
-    pub fn pace(&mut self, plan: PacingPlan, offset_ns: u64) {
-        self.pacing = Some(Pacing::new(plan, self.vus.len(), now_ns(), offset_ns));
+    /// Paces the users. The slot began `past_ns` ago, and was then `offset_ns` into its shape.
+    pub fn pace(&mut self, plan: PacingPlan, offset_ns: u64, past_ns: u64) {
+        let began_ns = now_ns().saturating_sub(past_ns);
+        self.pacing = Some(Pacing::new(plan, self.vus.len(), began_ns, offset_ns));
     }
 
     /// Virtual users that loop.
