@@ -151,7 +151,7 @@ wheel-check: wheel
 # Lock files pin hashes and contain neither hosts nor paths.
 LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile -q --strip-extras --generate-hashes --allow-unsafe \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options
-CLIENT_EXTRAS := postgres redis
+CLIENT_EXTRAS := cassandra grpc kafka mongodb mysql postgres redis
 lock: $(STAMPS)/packages
 	$(LOCK) --upgrade --output-file requirements/runtime.txt pyproject.toml
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' \
