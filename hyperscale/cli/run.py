@@ -13,7 +13,12 @@ from hyperscale.cli.load_flags import (
     parameters_of,
 )
 from hyperscale.cli.output import Destination, add_output_flags, out_dir_for
-from hyperscale.cli.report_flags import add_report_flags, reporters_of
+from hyperscale.cli.report_flags import (
+    add_report_flags,
+    add_stream_flags,
+    reporters_of,
+    streams_of,
+)
 from hyperscale.cli.signals import uninterrupted
 from hyperscale.config import parse_duration_s
 from hyperscale.reporting.files import ensure_writable
@@ -52,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     output = add_output_flags(parser)
     add_report_flags(output)
+    add_stream_flags(output)
     add_log_flags(output)
 
 
@@ -65,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
         log_dir=Path(args.log_dir) if args.log_dir else None,
         output_file=out_dir / "output.log",
         static=not args.no_compile,
+        streams=streams_of(args),
+        stream_every_s=parse_duration_s(args.stream_interval, where="--stream-interval"),
     )
     reporters = reporters_of(args)
     test = load_test_file(args.file, overrides_of(args), parameters_of(args))
@@ -85,5 +93,5 @@ async def _run(
         ):
             ending = await drive(test, options, ui)
             problems = await destination.publish(ending.result, ui, test.reporters)
-        destination.print_problems(problems)
+        destination.print_problems([*ending.stream_losses, *problems])
         return ending

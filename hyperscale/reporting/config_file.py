@@ -1,4 +1,4 @@
-"""Reporters that are named outside a test: on the command line, or in a TOML file.
+"""Reporters and streams that are named outside a test: on the command line, or in a TOML file.
 
     [reporters.influxdb]
     url = "http://metrics.example.com:8086"
@@ -9,24 +9,39 @@
     type = "s3"
     bucket = "results"
 
-The name of a table is the type of the reporter unless it has a `type`. Text may name environment
-variables. The file and the environment are arguments; this module reads the file and nothing else.
+The name of a table is the type of the reporter unless it has a `type`; streams are tables
+`[streams.NAME]`. Text may name environment variables. The file and the environment are arguments;
+this module reads the file and nothing else.
 """
 
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from msgspec import Struct
 
 from hyperscale.errors import InputError
 from hyperscale.reporting.reporter import Reporter, ReporterTypes, config_type
-from hyperscale.reporting.settings import convert
+from hyperscale.reporting.settings import DeliverySettings, convert
+from hyperscale.reporting.streams.hub import LiveStream
 
 _FILE_BYTES_MAX = 1024 * 1024
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 NAMED_TYPES = {each.value: each for each in ReporterTypes if each is not ReporterTypes.Custom}
+
+STREAM_TYPES = {  # type -> module under hyperscale.reporting.streams, configuration class
+    "otlp": ("otlp", "OTLPStreamConfig"),
+    "prometheus": ("prometheus", "PrometheusStreamConfig"),
+    "scrape": ("prometheus", "ScrapeStreamConfig"),
+    "influxdb": ("lines", "InfluxDBStreamConfig"),
+    "statsd": ("lines", "StatsDStreamConfig"),
+    "dogstatsd": ("lines", "DogStatsDStreamConfig"),
+    "jsonl": ("lines", "JSONLinesStreamConfig"),
+}
 
 AnyReporter = Reporter[Any]
 Tables = Mapping[str, Mapping[str, Any]]
@@ -66,30 +81,61 @@ def load_reporters(
 
     A name is that of a table of the file, or a type of reporter with its defaults.
     """
-    tables = {} if file is None else read_tables(file, "reporters")
     found = []
-    for text in named or list(tables):
-        name, has_address, address = text.partition("=")
-        where = f"{flag} {name}" if name not in tables else f"{file}: reporters.{name}"
-        fields = expand(dict(tables.get(name, {})), environment, where=where)
-        kind = _type_of(str(fields.pop("type", name)), tables, where)
-        config_class = config_type(kind)
-        if has_address:
-            fields |= _of_address(config_class, address, where)
-        config = convert(config_class, fields, where=where, environment=environment)
-        reporter = Reporter(kind, config)
+    for kind, config in _configs("reporter", named, file, environment, flag):
+        reporter = Reporter(NAMED_TYPES[kind], config)
         reporter.preflight()
         found.append(reporter)
     return tuple(found)
 
 
-def _type_of(name: str, tables: Tables, where: str) -> ReporterTypes:
-    if name in NAMED_TYPES:
-        return NAMED_TYPES[name]
-    known = [*tables, *NAMED_TYPES]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
-    raise InputError(f"{where}: there is no reporter {name!r}", hint=hint)
+def load_streams(
+    named: Sequence[str],
+    file: Path | None,
+    environment: Mapping[str, str],
+    *,
+    flag: str = "--stream",
+) -> tuple[LiveStream, ...]:
+    """Return the streams named by a flag; without any, all of the file."""
+    found = []
+    for _, config in _configs("stream", named, file, environment, flag):
+        if isinstance(config, DeliverySettings):
+            config.preflight()
+        found.append(config.open_stream())  # type: ignore[attr-defined]  # every stream has it
+    return tuple(found)
+
+
+def _configs(
+    what: Literal["reporter", "stream"],
+    named: Sequence[str],
+    file: Path | None,
+    environment: Mapping[str, str],
+    flag: str,
+) -> Iterator[tuple[str, Struct]]:
+    """Yield the type and the configuration of each that is named."""
+    section = f"{what}s"
+    tables = {} if file is None else read_tables(file, section)
+    known: Iterable[str] = NAMED_TYPES if what == "reporter" else STREAM_TYPES
+    for text in named or list(tables):
+        name, has_address, address = text.partition("=")
+        where = f"{flag} {name}" if name not in tables else f"{file}: {section}.{name}"
+        fields = expand(dict(tables.get(name, {})), environment, where=where)
+        kind = str(fields.pop("type", name))
+        if kind not in known:
+            candidates = [*tables, *known]
+            near = difflib.get_close_matches(kind, candidates, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(candidates)}"
+            raise InputError(f"{where}: there is no {what} {kind!r}", hint=hint)
+        made = config_type(NAMED_TYPES[kind]) if what == "reporter" else _stream_type(kind)
+        if has_address:
+            fields |= _of_address(made, address, where)
+        yield kind, convert(made, fields, where=where, environment=environment)
+
+
+def _stream_type(kind: str) -> type[Struct]:
+    module, name = STREAM_TYPES[kind]
+    found: type[Struct] = getattr(import_module(f"hyperscale.reporting.streams.{module}"), name)
+    return found
 
 
 def _of_address(config_class: type, address: str, where: str) -> dict[str, Any]:

@@ -67,9 +67,13 @@ class DeliverySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return the fields that `NAME=ADDRESS` on the command line stands for."""
         return {"url": address}
 
+    def drivers(self) -> tuple[str, ...]:
+        """Return the modules that this configuration needs."""
+        return self.DRIVERS
+
     def preflight(self) -> None:
         """Raise InputError if a driver is not installed. Imports nothing."""
-        for module in self.DRIVERS:
+        for module in self.drivers():
             if find_spec(module) is None:
                 raise InputError(
                     f"{type(self).__name__} needs the Python package {module}",

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from msgspec.structs import replace
 
@@ -31,6 +31,7 @@ from hyperscale.execution.capacity import (
 from hyperscale.execution.cores import default_executors
 from hyperscale.execution.pool import ExecutorPool
 from hyperscale.execution.protocol import (
+    ExecutorDied,
     ExecutorEvent,
     ExecutorOutput,
     PrepareSlot,
@@ -42,6 +43,7 @@ from hyperscale.plan import Connections, Plan
 from hyperscale.reporting.build import build_result
 from hyperscale.reporting.exit_codes import ExitCode
 from hyperscale.reporting.results import RunResult
+from hyperscale.reporting.verdict import run_standing
 from hyperscale.runner.events import (
     ExecutorReported,
     KillExecutors,
@@ -63,6 +65,10 @@ from hyperscale.sansio.driver import CoreDriver
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.ui.api import Ui
 
+if TYPE_CHECKING:
+    from hyperscale.reporting.streams.hub import LiveStream
+    from hyperscale.runner.live_streams import RunStreams
+
 VIEW_EVERY_S = 0.1
 START_IN_MS = 10.0  # every executor has the message by then, so all slots start together
 OUTPUT_BYTES_MAX = 64 * 1024 * 1024
@@ -80,6 +86,8 @@ class RunOptions:
     static: bool = True  # False: static steps run in Python too
     share_cores: bool = True  # False: a workflow for which no core is left waits
     run_id: str = field(default_factory=lambda: secrets.token_hex(8))
+    streams: tuple["LiveStream", ...] = ()  # where live statistics go
+    stream_every_s: float = 5.0
     trace: bool = False  # print every request and response as output of its workflow
 
 
@@ -87,6 +95,7 @@ class RunOptions:
 class RunEnding:
     result: RunResult
     interrupted_by: str | None  # name of the signal
+    stream_losses: tuple[str, ...] = ()  # what streams could not send
 
     @property
     def exit_code(self) -> ExitCode:
@@ -103,6 +112,7 @@ async def drive(test: LoadedTest, options: RunOptions, ui: Ui) -> RunEnding:
             OutputLog(options.output_file, lambda text: ui.log(text, source="hyperscale"))
         )
         driver = _RunDriver(test, options, ui=ui, output=output, bundles=bundles)
+        stack.callback(driver.close_streams)
         stack.enter_context(_signals(driver.interrupt))
         return await driver.run()
 
@@ -176,6 +186,17 @@ class _RunDriver:
         )
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._interrupts = 0
+        self._streams: RunStreams | None = None
+        if options.streams:
+            from hyperscale.runner import live_streams  # noqa: PLC0415  few runs need it
+
+            self._streams = live_streams.RunStreams(
+                options.streams,
+                run_id=options.run_id,
+                file=test.plan.file,
+                workflows=self._run.statistics,
+                every_s=options.stream_every_s,
+            )
 
     async def run(self) -> RunEnding:
         started_at = datetime.now(UTC)
@@ -184,6 +205,8 @@ class _RunDriver:
             try:
                 self._driver.feed(PoolReady())
                 self._tasks.spawn(self._show_views(), name="views")
+                if self._streams is not None:
+                    self._tasks.spawn(self._streams.run(), name="streams")
                 ends = (self._over, self._tasks.failed)
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if self._tasks.failed.done():
@@ -208,7 +231,15 @@ class _RunDriver:
             run_id=self._options.run_id,
             parameters=run.plan.parameters,
         )
-        return RunEnding(result, run.interrupted_by)
+        losses: tuple[str, ...] = ()
+        if self._streams is not None:
+            losses = await self._streams.finish(run_standing(result).value)
+        return RunEnding(result, run.interrupted_by, losses)
+
+    def close_streams(self) -> None:
+        """End the streams of a run that did not come to its end."""
+        if self._streams is not None:
+            self._streams.close()
 
     def interrupt(self, by: str) -> None:
         """Handle a signal; called on the loop."""
@@ -233,6 +264,9 @@ class _RunDriver:
             self._output.write(source, executor, event.text)
             self._ui.log(event.text, source=source)
         else:
+            if isinstance(event, ExecutorDied) and self._streams is not None:
+                workflow = self._run.workflow_of(executor) or ""
+                self._streams.annotate("worker_lost", f"executor {executor} died", workflow)
             self._driver.feed(ExecutorReported(executor, event))
 
     def _perform(self, effect: RunEffect) -> None:

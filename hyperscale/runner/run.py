@@ -74,6 +74,7 @@ class LocalRun:
         self._provisioner = Provisioner(cores)
         self._timeout_s = timeout_s
         self._workflows = {workflow.name: LocalWorkflow(workflow) for workflow in plan.workflows}
+        self.statistics = [workflow.stats for workflow in self._workflows.values()]
         self._executors = ExecutorTable(cores=cores, shared_max=shared_max)
         self._namespaces: dict[str, Namespace] = {}
         self._stop: RunStop | None = None

@@ -11,6 +11,7 @@ from tests.services.base import Service
 from tests.services.brokers import FerretDB, Kafka
 from tests.services.cassandra import Cassandra
 from tests.services.clouds import BigTable, CloudStorage, Moto
+from tests.services.collectors import OtlpGrpc, OtlpHttp
 from tests.services.databases import Postgres, Redis
 from tests.services.mariadb import MariaDB
 from tests.services.monitoring import (
@@ -30,6 +31,7 @@ SERVICES: dict[str, type[Service]] = {
         *(InfluxDB, Prometheus, Pushgateway, Graphite, Netdata, StatsD),
         *(Moto, CloudStorage, BigTable, Cassandra),
         *RECORDINGS,
+        *(OtlpHttp, OtlpGrpc),
     )
 }
 

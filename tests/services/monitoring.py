@@ -72,6 +72,13 @@ batch-size = 1
     def command(self) -> list[str]:
         return [tool("influxd"), "run", "-config", str(self.directory / "influx.conf")]
 
+    def is_ready(self) -> bool:
+        try:
+            with urlopen(f"{self.url}/ping", timeout=5) as reply:
+                return "X-Influxdb-Version" in reply.headers
+        except OSError:
+            return False
+
     def set_up(self) -> None:
         query = f"CREATE USER load WITH PASSWORD '{PASSWORD}' WITH ALL PRIVILEGES"
         urlopen(Request(f"{self.url}/query?{urlencode({'q': query})}", method="POST")).close()

@@ -328,6 +328,7 @@ class DogStatsD(Datagrams):
     grammar = re.compile(
         r"(?P<name>[^:|@#\s]+):(?P<value>-?[0-9.]+)\|(?P<kind>[a-z]+)"
         r"(\|@[0-9.]+)?(\|#(?P<tags>[^|\s]*))?"
+        r"|_e\{\d+,\d+\}:[^|]+\|[^|]*(\|#[^|]*)?"  # an event
     )
 
 
