@@ -127,6 +127,7 @@ class ThresholdPlan(Struct, frozen=True, kw_only=True):
     name: str
     limit: str  # as written: "<250ms", "<1%", ">500/s"
     abort_on_fail: bool = False
+    delay_s: float | None = None  # how long it cannot abort the run; None: the usual time
 
 
 class WorkflowPlan(Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
 from hyperscale.plan.model import (
     RECORDED,
@@ -82,6 +83,7 @@ class Threshold:
     name: str  # as written: "login.p99"
     limit: str  # as written: "<250ms"
     abort_on_fail: bool
+    delay_s: float | None  # how long it cannot abort the run; None: the usual time
     step: str | None
     metric: str | None
     key: str  # one of STEP_KEYS, "checks", or "value" for a metric's own value
@@ -112,6 +114,7 @@ def parse_threshold(
     metrics: Mapping[str, MetricKind],
     is_open: bool = False,
     abort_on_fail: bool = False,
+    delay_s: float | None = None,
 ) -> Threshold:
     """Parse one threshold of a workflow with these steps and metrics.
 
@@ -128,6 +131,7 @@ def parse_threshold(
         name=str(name).strip(),
         limit=str(limit).strip(),
         abort_on_fail=abort_on_fail,
+        delay_s=delay_s,
         step=step,
         metric=metric,
         key=key,
@@ -148,7 +152,8 @@ def threshold_plans(
 ) -> tuple[ThresholdPlan, ...]:
     """Return a class's `thresholds`, validated, as plans in the order written.
 
-    Values are limits (`"<250ms"`) or `{"limit": "<250ms", "abort_on_fail": True}`.
+    Values are limits (`"<250ms"`) or `{"limit": "<250ms", "abort_on_fail": True}`, with a
+    `"delay"` in which it cannot abort the run.
     """
     if thresholds is None:
         return ()
@@ -159,12 +164,17 @@ def threshold_plans(
         )
     plans = []
     for name, value in thresholds.items():
-        limit, abort_on_fail = _parse_value(value, f"{where}[{name!r}]")
+        limit, abort_on_fail, delay_s = _parse_value(value, f"{where}[{name!r}]")
         parsed = parse_threshold(
             name, limit, where=where, steps=steps, metrics=metrics, is_open=is_open
         )
         plans.append(
-            ThresholdPlan(name=parsed.name, limit=parsed.limit, abort_on_fail=abort_on_fail)
+            ThresholdPlan(
+                name=parsed.name,
+                limit=parsed.limit,
+                abort_on_fail=abort_on_fail,
+                delay_s=delay_s,
+            )
         )
     return tuple(plans)
 
@@ -182,6 +192,7 @@ def thresholds_of(workflow: WorkflowPlan) -> tuple[Threshold, ...]:
             metrics=metrics,
             is_open=workflow.is_open,
             abort_on_fail=plan.abort_on_fail,
+            delay_s=plan.delay_s,
         )
         for plan in workflow.thresholds
     )
@@ -222,17 +233,25 @@ def _valid_names(steps: Iterable[str], metrics: Iterable[str]) -> str:
     return f"{valid}; custom metrics: {', '.join(metrics) or 'none'}"
 
 
-def _parse_value(value: object, where: str) -> tuple[object, bool]:
+def _parse_value(value: object, where: str) -> tuple[object, bool, float | None]:
+    """Return the limit, whether it aborts the run, and the delay of that."""
     if not isinstance(value, Mapping):
-        return value, False
-    unknown = [key for key in value if key not in ("limit", "abort_on_fail")]
+        return value, False, None
+    unknown = [key for key in value if key not in ("limit", "abort_on_fail", "delay")]
     abort_on_fail = value.get("abort_on_fail", False)
     if unknown or "limit" not in value or not isinstance(abort_on_fail, bool):
         raise InputError(
             f"{where}: {dict(value)!r} is not a threshold",
             hint='write {"limit": "<250ms", "abort_on_fail": True}',
         )
-    return value["limit"], abort_on_fail
+    if "delay" not in value:
+        return value["limit"], abort_on_fail, None
+    if not abort_on_fail:
+        raise InputError(
+            f"{where}: a delay has no meaning without abort_on_fail",
+            hint='write {"limit": "<250ms", "abort_on_fail": True, "delay": "30s"}',
+        )
+    return value["limit"], True, parse_duration_s(value["delay"], where=where, least_s=0.0)
 
 
 def _parse_limit(limit: object, where: str, quantity: Quantity) -> tuple[str, float, str]:

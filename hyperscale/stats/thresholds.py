@@ -56,7 +56,11 @@ def judge_all(stats: WorkflowStats) -> list[Verdict]:
 
 def abort_verdict(thresholds: Iterable[Threshold], stats: WorkflowStats) -> Verdict | None:
     """Return the verdict on the first `abort_on_fail` threshold that fails now; else None."""
-    aborting = (threshold for threshold in thresholds if threshold.abort_on_fail)
+    aborting = (
+        threshold
+        for threshold in thresholds
+        if threshold.abort_on_fail and stats.counted_s >= (threshold.delay_s or 0.0)
+    )
     return next(iter(failing_now(aborting, stats)), None)
 
 

@@ -130,6 +130,9 @@ def test_a_workflow_without_thresholds_has_no_threshold_plans() -> None:
         {"p99": {"limit": "<1s", "abort": True}},
         {"p99": {"abort_on_fail": True}},
         {"p99": {"limit": "<1s", "abort_on_fail": "yes"}},
+        {"p99": {"limit": "<1s", "delay": "5s"}},
+        {"p99": {"limit": "<1s", "abort_on_fail": True, "delay": "soon"}},
+        {"p99": {"limit": "<1s", "abort_on_fail": True, "delay": -1}},
         {"p99": {}},
     ],
 )

@@ -1,6 +1,10 @@
-import pytest
+import time
 
-from hyperscale.plan import ThresholdPlan
+import pytest
+from msgspec.structs import replace
+
+from hyperscale._native import Recorder
+from hyperscale.plan import StagePlan, ThresholdPlan
 from hyperscale.plan.thresholds import thresholds_of
 from hyperscale.stats.thresholds import ABORT_AFTER_S, abort_verdict, judge_all
 from hyperscale.stats.workflow import WorkflowStats
@@ -120,6 +124,46 @@ def test_thresholds_do_not_abort_in_the_first_seconds() -> None:
     stats = stats_with(("p99", "<250ms"), abort_on_fail=True)
     fill(stats, elapsed_s=ABORT_AFTER_S / 2)
     assert abort(stats) is None
+
+
+def test_a_threshold_aborts_only_after_its_delay_and_the_warm_up() -> None:
+    late = ThresholdPlan(name="p99", limit="<250ms", abort_on_fail=True, delay_s=8.0)
+    for warmup_s, elapsed_s, aborts in ((0.0, 7.0, False), (0.0, 9.0, True), (3.0, 9.0, False)):
+        stats = WorkflowStats(replace(make_plan(thresholds=(late,)), warmup_s=warmup_s))
+        fill(stats, elapsed_s=elapsed_s)
+        assert (abort(stats) is not None) is aborts
+
+
+def test_rates_are_per_second_without_the_warm_up() -> None:
+    stats = WorkflowStats(
+        replace(make_plan(thresholds=(ThresholdPlan(name="rate", limit=">15/s"),)), warmup_s=5.0)
+    )
+    fill(stats)
+    (verdict,) = judge_all(stats)
+    assert (verdict.value, verdict.passed) == (20.0, True)
+
+
+def test_late_and_dropped_are_shares_of_all_arrivals() -> None:
+    limits = [ThresholdPlan(name=name, limit="<=10%") for name in ("late", "dropped")]
+    stats = WorkflowStats(
+        replace(
+            make_plan(thresholds=tuple(limits)),
+            is_open=True,
+            stages=(StagePlan(duration_s=10.0, target=1.0),),
+        )
+    )
+    assert [verdict.passed for verdict in judge_all(stats)] == [False, False]  # nothing arrived
+    recorder = Recorder(0)
+    now_ns = time.monotonic_ns()
+    for n in range(80):
+        recorder.add_arrival(now_ns if n >= 15 else now_ns - 10**9)
+    recorder.add_dropped(now_ns, 10)
+    report = recorder.report([], workflow=stats.plan.name, slot=0, sequence=1, elapsed_s=5.0)
+    stats.apply(report)
+    late, dropped = judge_all(stats)
+    assert (late.value, late.passed) == (pytest.approx(15 / 90), False)
+    assert (dropped.value, dropped.passed) == (pytest.approx(10 / 90), False)
+    assert stats.arrivals().warning("Shop") is not None
 
 
 @pytest.mark.parametrize(

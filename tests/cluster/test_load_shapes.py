@@ -1,0 +1,71 @@
+"""Rates, stages, a mix and feeds hold for a job on three workers as a whole."""
+
+import pytest
+
+from hyperscale.errors import InputError
+from tests.lab.cluster import Cluster
+from tests.lab.loops import on_loop
+
+STEP = """
+    @step()
+    async def page(self, url: URL = "URL_/delay/20") -> HTTPResponse:
+        return await self.client.http.get(url)
+"""
+
+
+@on_loop
+async def test_a_rate_and_stages_hold_for_the_job_as_a_whole(cluster: Cluster) -> None:
+    file = cluster.write(f"""
+class Rate(Workflow):
+    rate = "100/s"
+    duration = "2s"
+    max_vus = 60
+{STEP}
+class Stages(Workflow):
+    stages = [("1s", 9), ("1s", 9)]
+    warmup = "500ms"
+{STEP}""")
+    async with cluster.client() as client:
+        final = await client.wait_for_completion(await client.submit_job(file))
+    rate, stages = final.result.workflows
+    assert rate.arrivals == 200
+    assert rate.sent == rate.arrivals - rate.dropped
+    assert rate.service_ms.p50 is not None
+    assert rate.iteration_ms.p50 is not None
+    assert max(point.vus or 0 for point in stages.series) == 9
+    assert stages.warmup_seconds == 0.5
+    assert rate.sent + stages.sent < cluster.counts()["total"]  # the warm-up was sent, too
+
+
+@on_loop
+async def test_slots_of_all_workers_take_the_rows_of_a_feed_in_turn(cluster: Cluster) -> None:
+    file = cluster.write("""
+from hyperscale import Feed
+
+class Fed(Workflow):
+    vus = 6
+    iterations = 60
+    pages = Feed([{"path": f"/status/{status}"} for status in (200, 201, 202)])
+
+    @step()
+    async def page(self) -> HTTPResponse:
+        return await self.client.http.get("URL_" + self.pages["path"])
+""")
+    async with cluster.client() as client:
+        final = await client.wait_for_completion(await client.submit_job(file))
+    (step,) = final.result.workflows[0].steps
+    assert step.status_codes == {"200": 20, "201": 20, "202": 20}
+
+
+@on_loop
+async def test_rows_that_are_taken_once_are_refused(cluster: Cluster) -> None:
+    file = cluster.write(f"""
+from hyperscale import Feed
+
+class Fed(Workflow):
+    vus = 6
+    people = Feed([{{"name": "Ann"}}], take="once")
+{STEP}""")
+    async with cluster.client() as client:
+        with pytest.raises(InputError, match='takes rows of people "once", which clusters do not'):
+            await client.submit_job(file)
