@@ -9,7 +9,7 @@ made in Python takes exactly what it is given.
 import re
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Annotated, Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -29,9 +29,6 @@ def credential(variable: str) -> Meta:
 def from_environment(variable: str) -> Meta:
     """Mark a field that is read from an environment variable unless it is given."""
     return Meta(extra={"variable": variable, "is_secret": False})
-
-
-Password = Annotated[str, credential("HYPERSCALE_REPORTER_PASSWORD")]
 
 
 class DeliverySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,9 +16,10 @@ from hyperscale.reporting import (
     SQLiteConfig,
     XMLConfig,
 )
-from hyperscale.reporting.config_file import NAMED_TYPES, load_reporters
+from hyperscale.reporting.config_file import NAMED_TYPES, load_reporters, load_streams
 from hyperscale.reporting.reporter import BACKENDS, ReporterTypes, config_type
 from hyperscale.reporting.settings import DeliverySettings
+from tests.figures import ROOT
 
 AWS = {"AWS_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
 
@@ -131,3 +132,16 @@ def test_mistakes_in_a_file_are_named(text: str, reason: str, tmp_path: Path) ->
     file.write_text(text)
     with pytest.raises(InputError, match=reason):
         load(file=file)
+
+
+def test_the_example_names_reporters_and_streams() -> None:
+    example = ROOT / "examples/reporters.toml"
+    environment = {**AWS, "INFLUX_TOKEN": "t0ken"}
+    reporters = load_reporters([], example, environment)
+    assert [each.reporter_type.value for each in reporters] == ["sqlite", "influxdb", "s3"]
+    streams = load_streams([], example, environment)
+    assert [repr(each) for each in streams] == [
+        "JSONLinesStream",
+        "OTLPStream",
+        "RemoteWriteStream",
+    ]

@@ -264,3 +264,30 @@ def test_a_stream_that_does_not_exist_is_refused(tmp_path: Path, target: Running
     assert done.code == 2
     assert "there is no stream 'otpl'" in done.stderr
     assert "did you mean otlp?" in done.stderr
+
+
+@pytest.mark.soak
+def test_a_minute_by_otlp_and_remote_write_ends_with_the_totals_of_the_result(
+    service: GetService, target: RunningTarget, tmp_path: Path
+) -> None:
+    write(tmp_path / "shop.py", TEST.format(url=target.url).replace('"4s"', '"60s"'))
+    otlp: Any = service("otlp")
+    prometheus: Any = service("prometheus")
+    process = start(
+        *("run", "shop.py", "--out", "out", "--stream", f"otlp={otlp.url}"),
+        *("--stream", f"prometheus={prometheus.url}/api/v1/write"),
+        cwd=tmp_path,
+    )
+    _, stderr = process.communicate(timeout=120)
+    assert "lost" not in stderr
+    result = json.loads((tmp_path / "out/results.json").read_bytes())
+    by_otlp = {
+        (labels["step"], "outcome", labels["outcome"]): value
+        for (metric, pairs), value in otlp.collected.numbers.items()
+        if metric == "hyperscale.calls" and (labels := dict(pairs))["run"] == result["run_id"]
+    }
+    by_remote_write = {
+        (each["metric"]["step"], "outcome", each["metric"]["outcome"]): float(each["value"][1])
+        for each in prometheus.query(f'hyperscale_calls_total{{run="{result["run_id"]}"}}')
+    }
+    assert by_otlp == by_remote_write == expected(result)
