@@ -53,7 +53,7 @@ examples:
   hyperscale cluster start worker-2             after it was killed
 """
 _NODES_MAX = 64
-_ALLOWED_SECTIONS = ("membership", "ledger", "queue", "log")
+_ALLOWED_SECTIONS = ("membership", "ledger", "queue", "retries", "log")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -76,8 +76,10 @@ class IncomingBundle:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
-        Path(self._file.name).unlink(missing_ok=True)
+        try:
+            self._file.close()  # writes what is buffered, which a full disk refuses
+        finally:
+            Path(self._file.name).unlink(missing_ok=True)
 
     def write(self, data: bytes) -> None:
         """Append bytes; raise `RunError` beyond the size limit."""

@@ -19,6 +19,7 @@ def _services(member: MemberNode, handlers: Handlers) -> list[NodeService]:
     self_check = SelfCheck(
         member,
         start_executors=agent.start_executors,
+        disk_failed=agent.disk_failed,
         on_checked=lambda unfit: agent.feed(FitnessChecked(unfit)),
     )
     disk = DiskUse(member, {"bundles": "bundles", "results": "results"})

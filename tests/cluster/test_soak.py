@@ -236,6 +236,80 @@ def test_every_node_is_restarted_during_a_long_job(tmp_path: Path) -> None:
         assert sent(result) == cluster.counts()["total"]
 
 
+def test_a_worker_is_killed_once_a_minute_for_eight_minutes(shared: Cluster) -> None:
+    minutes = int(os.environ.get("HYPERSCALE_KILL_MINUTES", "8"))
+    victim = "worker-1"
+
+    async def main() -> RunResult:
+        shared.heal()
+        async with shared.client() as client:
+            duration = f"{minutes * 60 + 15}s"
+            job = await client.submit_job(shared.paced(vus=VUS, duration=duration))
+            await running(client, shared, job, 50)
+            watching = asyncio.create_task(
+                client.wait_for_completion(job, timeout=minutes * 60 + 180)
+            )
+            for _ in range(minutes):
+                await asyncio.sleep(60)
+                shared.kill(victim)
+                shared.start(victim)
+            final = await watching
+        return final.result
+
+    result = asyncio.run(main())
+    assert_exact(shared, result)
+    cluster_report().write(
+        f"a worker killed once a minute for {minutes} minutes, and started again",
+        facts(shared, result),
+    )
+    assert result.status.value == "completed"
+    assert shared.counts()["connections"]["peak"] <= VUS
+
+
+def test_gaps_are_at_most_three_times_what_was_lost_in_kills_at_random_moments(
+    shared: Cluster,
+) -> None:
+    """`reported <= target <= reported + gaps`, and `gaps <= 3 x (target - reported)`: over all
+    kills, and in each, up to the request that each user of the part may have had in flight."""
+    count = int(os.environ.get("HYPERSCALE_GAP_KILLS", "30"))
+    rng = random.Random(30)
+    lines: list[str] = []
+    ratios: list[float] = []
+    sums = [0, 0]
+    in_flight = VUS // 3  # users of the part
+
+    async def once(after_s: float) -> RunResult:
+        shared.heal()
+        async with shared.client() as client:
+            job = await client.submit_job(shared.paced(vus=VUS, duration="8s"))
+            await running(client, shared, job, 50)
+            await asyncio.sleep(after_s)
+            shared.kill((await client.get_job(job)).job.workflows[0].workers[0])
+            final = await client.wait_for_completion(job, timeout=90)
+        return final.result
+
+    for _ in range(count):
+        after_s = rng.uniform(0.0, 5.0)
+        result = asyncio.run(once(after_s))
+        assert result.status.value == "completed"
+        assert_exact(shared, result)
+        lost, most = shared.counts()["total"] - sent(result), gaps(result)
+        sums[0], sums[1] = sums[0] + most, sums[1] + lost
+        ratios.append(most / max(in_flight, lost))
+        lines.append(
+            f"after {after_s:.2f} s: lost {lost}, gaps up to {most} ({ratios[-1]:.1f} x), "
+            f"{sum(gap.seconds for gap in result.gaps):.3f} s"
+        )
+    ratios.sort()
+    lines.append(
+        f"gaps / lost: {sums[0] / sums[1]:.2f} in all, median {statistics.median(ratios):.2f}, "
+        f"most {ratios[-1]:.2f}"
+    )
+    cluster_report().write(f"gaps of {count} workers killed at random moments", *lines)
+    assert sums[0] <= 3 * sums[1]
+    assert ratios[-1] <= 3.0, ratios
+
+
 def test_a_cancelled_job_stops_sending_soon(shared: Cluster) -> None:
     times = []
 

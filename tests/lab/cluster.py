@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 from textwrap import dedent
@@ -333,12 +333,16 @@ def all_free(cluster: Cluster) -> bool:
 
 
 @contextlib.contextmanager
-def running_cluster(directory: Path, *arguments: str) -> Iterator[Cluster]:
-    """Run `hyperscale cluster up` with these arguments; check that no process stays."""
+def running_cluster(
+    directory: Path, *arguments: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Cluster]:
+    """Run `hyperscale cluster up` with these arguments and further variables; check that no process
+    stays."""
     said = directory.parent / f"{directory.name}.out"
     with said.open("w") as output:
         process = subprocess.Popen(
             [*HYPERSCALE, "cluster", "up", "--dir", str(directory), *arguments],
+            env={**os.environ, **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -7,8 +7,10 @@ hit the target, so all of them are in the totals. Anyone with the record gets th
 
 from dataclasses import dataclass
 
-from hyperscale.jobs.committed.state import Job, Part
+from hyperscale.jobs.committed.state import Gap, Job, Part, WorkflowState
+from hyperscale.jobs.leader.gaps import merge_s
 from hyperscale.jobs.leader.statistics import WorkflowStatistics, decode_report
+from hyperscale.plan.share import share
 from hyperscale.stats.attempt_results import GapResult, SegmentResult, UsageResult
 from hyperscale.stats.workflow import WorkflowStats
 
@@ -57,12 +59,24 @@ def outcome_of(job: Job) -> JobEnd:
                 workflow=name,
                 worker=gap.worker,
                 seconds=round(gap.seconds, _DIGITS),
-                requests_max=gap.requests_max,
+                requests_max=_requests_max(gap, workflow, statistics),
             )
             for gap in workflow.gaps
         ]
         usage += _usage(name, workflow.parts)
     return JobEnd(job, stats, segments, gaps, usage)
+
+
+def _requests_max(gap: Gap, workflow: WorkflowState, statistics: WorkflowStatistics) -> int:
+    """Return the bound of a gap, by all that is known at the end: when it was committed, nothing of
+    the workflow may have been reported yet."""
+    if gap.part == workflow.teardown_part:
+        return gap.requests_max
+    part, plan = workflow.parts[gap.part], statistics.plan
+    slots = range(part.first_slot, part.first_slot + part.cores)
+    vus = sum(share(plan.vus, workflow.slots, slot) for slot in slots)
+    of_users = statistics.pace().users_max(gap.seconds + merge_s(part.cores), vus=vus)
+    return gap.requests_max if of_users is None else min(gap.requests_max, max(vus, of_users))
 
 
 def _usage(workflow: str, parts: list[Part]) -> list[UsageResult]:

@@ -49,6 +49,11 @@ class UserPace:
             limits.append(self.per_iteration * (int(seconds / self.interval_s + _ROUNDING) + 1))
         return min(limits, default=None)
 
+    def users_max(self, seconds: float, *, vus: int) -> int | None:
+        """Return the most requests some users send in this time; None if nothing limits them."""
+        of_user = self.requests_max(seconds)
+        return None if of_user is None else vus * of_user
+
 
 @dataclass(slots=True)
 class LoadTimeline:
@@ -144,9 +149,15 @@ class LoadTimeline:
             rate = max(self.rates) * _RATE_MARGIN
         else:
             rate = cores * (others_rate * _OTHERS_MARGIN or RATE_PER_CORE_MAX)
-        most = rate * (seconds + _MERGE_S)
-        of_user = pace.requests_max(seconds + (_MERGE_S if self.rates else 0.0))
-        if of_user is not None:
-            most = min(most, vus * of_user)
+        most = rate * (seconds + merge_s(cores))
+        reported = bool(self.rates)
+        of_users = pace.users_max(seconds + (merge_s(cores) if reported else 0.0), vus=vus)
+        if of_users is not None:
+            most = min(most, of_users)
         # Even at a low rate, each virtual user may have sent one request since the last report.
         return UnreportedLoad(seconds, max(vus, math.ceil(most)))
+
+
+def merge_s(cores: int) -> float:
+    """Return how much older the share of one core may be than the report of all of them."""
+    return _MERGE_S if cores > 1 else 0.0

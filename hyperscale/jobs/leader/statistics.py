@@ -47,8 +47,9 @@ class WorkflowStatistics:
         of_layers = Counter(step.layer for step in steps)
         counts, iterations = self.stats.load_counts(), self.stats.iterations
         latency = self.stats.headline_latency()
-        # A call that a step does not return is not timed, and may be faster than all that are.
-        is_all_timed = counts.sent <= counts.total + counts.cut
+        # A call that a step does not return is not timed, and may be faster than all that are. With
+        # a rate, latencies count from the scheduled arrival and not from the request.
+        is_all_timed = counts.sent <= counts.total + counts.cut and not self.plan.is_open
         return UserPace(
             in_flight=max(of_layers.values(), default=1),
             fastest_s=latency.min_ns / 1e9 if latency.count and is_all_timed else None,

@@ -114,6 +114,11 @@ class AgentDriver(NodeService):
             handlers.add(command, command_received)
         handlers.add(DrainWorker, self._drain_requested)
 
+    @property
+    def disk_failed(self) -> asyncio.Event:
+        """Set when something could not be written to the data directory."""
+        return self._storage.has_failed
+
     # --- NodeService ------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -258,7 +263,13 @@ class AgentDriver(NodeService):
         except OSError as error:  # a result sent from memory is better than none
             fields = {**asdict(attempt_id), "error": str(error)}
             _log.error("result.not_stored: %s", error, extra=fields)
+            self._storage.has_failed.set()
         self.feed(events.ResultStored(attempt_id))
 
     async def _erase(self, effect: events.EraseResult) -> None:
-        await self._storage.run(self._storage.results.erase, effect.attempt_id)
+        try:
+            await self._storage.run(self._storage.results.erase, effect.attempt_id)
+        except OSError as error:  # it is sent once more after a restart, which changes nothing
+            fields = {**asdict(effect.attempt_id), "error": str(error)}
+            _log.error("result.not_erased: %s", error, extra=fields)
+            self._storage.has_failed.set()

@@ -10,6 +10,7 @@ import logging
 import os
 import resource
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,18 +37,21 @@ class DiskProbe(NamedTuple):
 
 
 class SelfCheck(NodeService):
-    """Checks its worker at start, each minute, and more often while it is unfit."""
+    """Checks its worker at start, each minute, when its disk fails, and more often while it is
+    unfit."""
 
     def __init__(
         self,
         member: MemberNode,
         *,
         start_executors: Callable[[], Awaitable[None]],
+        disk_failed: asyncio.Event,
         on_checked: Callable[[tuple[str, ...]], None],
     ) -> None:
         self._member = member
         self._directory = Path(member.config.node.data_dir)
         self._start_executors = start_executors
+        self._disk_failed = disk_failed
         self._on_checked = on_checked
         self._probing: asyncio.Future[DiskProbe] | None = None
         self._faults: dict[WorkerFault, str] = {}
@@ -77,7 +81,10 @@ class SelfCheck(NodeService):
             except RunError as error:
                 executor_error = error.message
             self._note(faults(await self._measure(executor_error=executor_error)))
-            await asyncio.sleep(CHECK_UNFIT_EVERY_S if self._faults else CHECK_EVERY_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_UNFIT_EVERY_S if self._faults else CHECK_EVERY_S):
+                    await self._disk_failed.wait()
+            self._disk_failed.clear()
 
     async def _measure(self, *, executor_error: str) -> Measured:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -85,6 +85,8 @@ class WorkerStorage:
         self.bundles = BundleStore(directory / "bundles", kept=bundles_kept)
         self._directory = directory
         self.results = ResultStore(directory / "results")
+        self.has_failed = asyncio.Event()
+        """Set when something could not be written: the worker should check itself."""
         self._thread = ThreadPoolExecutor(1, "worker-storage")
 
     async def open(self) -> tuple[DeliverResult, ...]:
@@ -118,8 +120,8 @@ class WorkerStorage:
 
 
 class BundleError(HyperscaleError):
-    """No manager sent the bundle or the secrets of an attempt: a retry on another worker may
-    succeed."""
+    """The bundle or the secrets of an attempt are not here, since no manager sent them or the disk
+    failed: a retry on another worker may succeed."""
 
 
 class BundleFetcher:
@@ -132,7 +134,8 @@ class BundleFetcher:
         self._fetches: dict[str, asyncio.Task[Path | BundleError]] = {}  # by SHA-256
 
     async def fetch(self, sha256: str, leader: str) -> Path:
-        """Return the path of a bundle; raise `BundleError` if no manager sends it."""
+        """Return the path of a bundle; raise `BundleError` if no manager sends it, or it cannot be
+        written."""
         if sha256 not in self._fetches:
             task = self._spawn(self._find_or_receive(sha256, leader), f"fetch:{sha256[:12]}")
             self._fetches[sha256] = task
@@ -143,6 +146,17 @@ class BundleFetcher:
         return fetched
 
     async def _find_or_receive(self, sha256: str, leader: str) -> Path | BundleError:
+        try:
+            return await self._find_or_ask_all(sha256, leader)
+        except OSError as error:  # a full or read-only disk ends this attempt, not the worker
+            _log.error("bundle.not_stored: %s", error, extra={"bundle": sha256[:12]})
+            self._storage.has_failed.set()
+            return BundleError(
+                f"bundle {sha256[:12]} cannot be written: {error.strerror or error}",
+                hint="'hyperscale workers' says what the worker finds",
+            )
+
+    async def _find_or_ask_all(self, sha256: str, leader: str) -> Path | BundleError:
         found = await self._storage.run(self._storage.bundles.find, sha256)
         if found is not None:
             return found

@@ -37,6 +37,19 @@ def test_the_measured_rate_bounds_users_that_could_send_more() -> None:
     assert lost.requests_max <= 100 * 1.25 * 0.7
 
 
+def test_the_report_of_one_core_is_as_old_as_it_says() -> None:
+    def bound(cores: int) -> int:
+        timeline = LoadTimeline()
+        timeline.start_sent(10.0)
+        timeline.report(sent=100, iterations=100, elapsed_s=1.0, now_s=11.0)
+        pace = UserPace(fastest_s=0.02)
+        lost = timeline.unreported(11.1, cores=cores, vus=2, others_rate=0.0, pace=pace)
+        return lost.requests_max
+
+    assert bound(cores=1) == 2 * 6
+    assert bound(cores=2) > 2 * 12
+
+
 @given(
     seconds=st.floats(0.01, 20),
     vus=st.integers(1, 50),

@@ -3,10 +3,7 @@
 import os
 import resource
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,27 +12,11 @@ from hyperscale._native import Target
 from hyperscale.jobs.messages import AnnounceCores, DeliverResult, Refusal
 from hyperscale.nodes.agent import self_check
 from hyperscale.nodes.agent.self_check import open_descriptors, write_error
+from tests.lab.disks import mounted, remount
 from tests.lab.job_leader import load, stand_in_leader, worker
 from tests.lab.loops import run
 from tests.lab.processes import executors_of
 from tests.lab.waiting import until_async
-
-
-@contextmanager
-def mounted(directory: Path, options: str) -> Iterator[None]:
-    """Mount a new file system there, if this user may."""
-    directory.mkdir(exist_ok=True)
-    mounting = ["mount", "-t", "tmpfs", "-o", f"{options},mode=700", "none", str(directory)]
-    if os.geteuid() != 0 or subprocess.run(mounting, check=False, capture_output=True).returncode:
-        pytest.skip("this user may not mount a file system")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(directory)], check=True)
-
-
-def remount(directory: Path, options: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,{options}", str(directory)], check=True)
 
 
 def test_writing_needs_room_and_permission(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ Bounds, in the schedules they are meant for:
  8. a change of leaders restarts no part
  9. the load of a crashed worker runs again within 5 s after its death was detected
 10. the committed age of a job is the time that has passed, whatever wall clocks show
+11. a part does not return to a worker on which it failed while there is another, also under another
+    leader; a sick worker fails no job
 """
 
 from typing import TYPE_CHECKING
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from tests.simulation.jobs.target import Target
 
 
+_FAILED = (JobStatus.FAILED, JobStatus.PARTIAL)
 AGE_ERROR_S = 3.0
 """A manager that restarts may lead before it has applied an entry of the last second or two."""
 
@@ -106,14 +109,19 @@ class JobMonitor(Monitor):
             return
         if isinstance(event, JobSubmitted):
             self.submitted_s.setdefault(reply.job, self.world.now_s)
-        if isinstance(event, JobFinished) and group not in self.estimated:
-            self._check_age(event.job)
+        if isinstance(event, JobFinished):
+            if self.plan.sick is not None and event.status in _FAILED:
+                self.world.fail(f"a sick worker fails a job: {event}")
+            if group not in self.estimated:
+                self._check_age(event.job)
         if isinstance(event, WorkflowDispatched | PartRedispatched):
             job = self.ledger.truth[group].job(event.job)
             assert job is not None
             for name in job.plan_of(event.workflow).depends:
                 if job.workflows[name].ended_as is not JobStatus.COMPLETED:
                     self.world.fail(f"{event.workflow} is dispatched before {name} has completed")
+        if isinstance(event, PartRedispatched) and self.plan.sick is not None:
+            self._check_excluded(group, event)
         if isinstance(event, WorkflowSetUp | PartEnded):
             self._set_up(event)
         if isinstance(event, AttemptRevoked) and reply.code.value == "ok":
@@ -123,6 +131,13 @@ class JobMonitor(Monitor):
             has_run = bool(event.report) or event.elapsed_s > 0
             if self.plan.is_steady and has_run and not self.ledger.was_leaderless:
                 self.world.fail(f"a change of leaders restarts a part: {event}")
+
+    def _check_excluded(self, group: int, event: PartRedispatched) -> None:
+        job = self.ledger.truth[group].job(event.job)
+        segments = job.workflows[event.workflow].parts[event.part].segments
+        failed = {each.worker for each in segments if each.costs_retry}
+        if event.worker in failed and set(self.plan.workers) - failed:
+            self.world.fail(f"a part returns to a worker on which it failed: {event}")
 
     def _check_age(self, job: str) -> None:
         record = self.ledger.records[job]

@@ -16,11 +16,12 @@ from hyperscale.jobs.agent.events import (
 from hyperscale.jobs.agent.places import PlaceTable
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.committed.machine import JobMachine
-from hyperscale.jobs.committed.state import Job, Teardown, WorkflowState
+from hyperscale.jobs.committed.state import Job, Part, Teardown, WorkflowState
 from hyperscale.jobs.leader.core import JobLeader
 from hyperscale.jobs.leader.events import LeaderEffect, LeaderEvent, WorkerAnnounced
 from hyperscale.jobs.leader.leases import LeaseRenewal
 from hyperscale.jobs.leader.reconcile import Reconciler
+from hyperscale.jobs.leader.retries import RetryLimits
 from hyperscale.jobs.leader.state import JobProgress
 from hyperscale.jobs.leader.worker_liveness import WorkerTable
 from hyperscale.jobs.messages import AttemptId, DeliverResult
@@ -134,6 +135,17 @@ class LeavesCores(Agent):
         self._supervisor.places.__class__ = self.Places
 
 
+class ExcludesNobody(JobLeader):
+    """A part may return to the worker on which it failed."""
+
+    class Limits(RetryLimits, frozen=True):
+        def excluded(self, part: Part, *, time_ms: int, returned: set[str]) -> list[str]:
+            return []
+
+    def __init__(self, group: int, node: str, machine: JobMachine) -> None:
+        super().__init__(group, node, machine, retries=self.Limits())
+
+
 class DatesAsTime(GroupClocks):
     """The time of a group is the wall clock of its leader."""
 
@@ -190,6 +202,12 @@ MUTANTS = (
         ("teardown runs twice",),
     ),
     Mutant("lease not waited for", Cores(leader=Impatient), "isolation", ("double load",)),
+    Mutant(
+        "excludes nobody",
+        Cores(leader=ExcludesNobody),
+        "sick",
+        ("on which it failed", "fails a job"),
+    ),
     Mutant("dates as time", Cores(clocks=DatesAsTime), "clocks", ("s are committed", "at most")),
     Mutant("renewed by a deposed leader", Cores(leader=Unconfirmed), "deposed", ("double load",)),
 )

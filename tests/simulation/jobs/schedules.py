@@ -79,6 +79,8 @@ class Profile:
     restored_within_s: float | None = None
     flaky: float = 0.01
     is_exclusive_checked: bool = False
+    has_sick_worker: bool = False
+    """Nothing can be prepared on one of the workers; all have the same number of cores."""
 
 
 PROFILES = {
@@ -171,6 +173,19 @@ PROFILES = {
             worker_cuts=0.5,
         ),
         Profile(
+            "sick",
+            managers=(3, 3, 5),
+            leader_crashes=0.7,
+            transfers=3.0,
+            skews=3.0,
+            loss_max=0.02,
+            exclusive=0.0,
+            crowds=0.0,
+            cancels=0.1,
+            flaky=0.0,
+            has_sick_worker=True,
+        ),
+        Profile(
             "crashes",
             managers=(3,),
             worker_crashes=2.0,
@@ -212,6 +227,7 @@ class Plan:
     restored_within_s: float | None
     flaky: float
     is_exclusive_checked: bool
+    sick: str | None = None
 
 
 @dataclass
@@ -264,6 +280,8 @@ def draw(profile: Profile, seed: int) -> Plan:
     rng = Random(f"{profile.name}/{seed}")
     managers = [f"m{n}" for n in range(rng.choice(profile.managers))]
     workers = {f"w{n}": rng.choice((1, 1, 2, 3)) for n in range(rng.choice((2, 2, 3, 4)))}
+    if profile.has_sick_worker:
+        workers = dict.fromkeys(workers, 2)
     link = {
         "loss": rng.choice((0.0, 0.0, 0.3, 1.0)) * profile.loss_max,
         "duplicate": 0.05 * rng.random(),
@@ -286,6 +304,7 @@ def draw(profile: Profile, seed: int) -> Plan:
         restored_within_s=profile.restored_within_s,
         flaky=profile.flaky,
         is_exclusive_checked=profile.is_exclusive_checked,
+        sick=min(workers) if profile.has_sick_worker else None,
     )
 
 
@@ -430,6 +449,7 @@ def run(plan: Plan, *, cores: Cores | None = None, trace: Trace | None = None) -
         obeys_leases=cores.obeys_leases,
         is_exclusive_checked=plan.is_exclusive_checked,
         flaky=plan.flaky,
+        sick=plan.sick,
     )
     setup = Setup(
         plan,

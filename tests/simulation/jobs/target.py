@@ -48,6 +48,8 @@ class Target:
     """For profiles without lost workers: what a lost worker still runs is unknown."""
     flaky: float = 0.01
     """Probability that preparing fails."""
+    sick: str | None = None
+    """A worker on which preparing always fails."""
     committed: dict[tuple[str, str], bytes] = field(default_factory=dict)
     """By job and workflow, what setup left; written by the monitor."""
     revoked: set[AttemptId] = field(default_factory=set)
@@ -307,7 +309,7 @@ def prepare(executors: list[Executor]) -> None:
             return
         if any(each.frozen_s is not None for each in executors):
             world.after(0.1, ready)
-        elif world.rng.random() < first.target.flaky:
+        elif world.rng.random() < first.target.flaky or first.host.address == first.target.sick:
             for each in executors:
                 each.is_over = True
                 first.target.leave(each)
