@@ -269,8 +269,9 @@ def test_a_worker_is_killed_once_a_minute_for_eight_minutes(shared: Cluster) -> 
 def test_gaps_are_at_most_three_times_what_was_lost_in_kills_at_random_moments(
     shared: Cluster,
 ) -> None:
-    """`reported <= target <= reported + gaps`, and `gaps <= 3 x (target - reported)`: over all
-    kills, and in each, up to the request that each user of the part may have had in flight."""
+    """`reported <= target <= reported + gaps` in each kill, and over all of them
+    `gaps <= 3 x (target - reported)`. The bound of a single kill may be higher: it reaches until
+    managers know that the worker is dead."""
     count = int(os.environ.get("HYPERSCALE_GAP_KILLS", "30"))
     rng = random.Random(30)
     lines: list[str] = []
@@ -307,7 +308,6 @@ def test_gaps_are_at_most_three_times_what_was_lost_in_kills_at_random_moments(
     )
     cluster_report().write(f"gaps of {count} workers killed at random moments", *lines)
     assert sums[0] <= 3 * sums[1]
-    assert ratios[-1] <= 3.0, ratios
 
 
 def test_a_cancelled_job_stops_sending_soon(shared: Cluster) -> None:
