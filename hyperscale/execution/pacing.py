@@ -209,7 +209,14 @@ class OpenPacing:
             return OVER
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._free.append(waiter)
-        return await waiter
+        due_ns = await waiter
+        if due_ns == OVER:
+            return OVER
+        if self._is_over:  # stopped after the arrival was given to this user
+            self._recorder.add_dropped(due_ns)
+            return OVER
+        self._recorder.add_arrival(due_ns)
+        return due_ns
 
     def _next_ns(self) -> int | None:
         due_s = self._arrivals.next_s()
@@ -227,7 +234,6 @@ class OpenPacing:
             self._arrivals.advance()
             if self._free:
                 self._free.pop().set_result(due_ns)
-                self._recorder.add_arrival(due_ns)
             else:
                 self._recorder.add_dropped(due_ns)
         # After the last arrival the users wait on: the end of the workflow ends them.
