@@ -76,6 +76,56 @@ async def connect(url):
 async def call(user):
     await user.get("item")
 """,
+    "mysql": """
+import asyncmy
+from urllib.parse import unquote, urlsplit
+async def connect(url):
+    at = urlsplit(url)
+    return await asyncmy.connect(
+        host=at.hostname, port=at.port, user=at.username, password=unquote(at.password),
+        database=at.path[1:], autocommit=True)
+async def call(user):
+    async with user.cursor() as cursor:
+        await cursor.execute("SELECT name FROM items WHERE id = %s", (1,))
+        await cursor.fetchall()
+""",
+    "mongodb": """
+from pymongo import AsyncMongoClient
+async def connect(url):
+    client = AsyncMongoClient(url, maxPoolSize=1)
+    return client.get_default_database()
+async def call(user):
+    await user["items"].find({"_id": 7}, limit=1).to_list(1)
+""",
+    "kafka": """
+from aiokafka import AIOKafkaProducer
+async def connect(url):
+    producer = AIOKafkaProducer(bootstrap_servers=url.removeprefix("kafka://"), acks="all")
+    await producer.start()
+    return producer
+async def call(user):
+    await user.send_and_wait("counted", b"load", headers=[("h", b"1")])
+""",
+    "rabbitmq": """
+import aio_pika
+async def connect(url):
+    connection = await aio_pika.connect(url)
+    connection.used = await connection.channel()
+    return connection
+async def call(user):
+    await user.used.default_exchange.publish(aio_pika.Message(b"load"), "counted")
+""",
+    "mqtt": """
+import aiomqtt
+from urllib.parse import unquote, urlsplit
+async def connect(url):
+    at = urlsplit(url)
+    client = aiomqtt.Client(
+        at.hostname, at.port, username=at.username, password=unquote(at.password))
+    return await client.__aenter__()
+async def call(user):
+    await user.publish("counted", b"load", qos=1)
+""",
 }
 
 
@@ -105,7 +155,7 @@ def measure(name: str, folder: Path) -> dict[str, float]:
     server = SERVICES[name](folder / name)
     server.start_first()
     try:
-        values = {"url": server.url, "vus": VUS, "seconds": DURATION_S}
+        values = {"url": server.client_url, "vus": VUS, "seconds": DURATION_S}
         test, bare = folder / f"load_{name}.py", folder / f"bare_{name}.py"
         test.write_text(WORKFLOW.format(response=contract.response, step=contract.step, **values))
         bare.write_text(BARE.format(code=LIBRARY[name], **values))

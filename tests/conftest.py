@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hyperscale._native import Target, self_signed
+from tests.services.fixtures import service  # noqa: F401 - a fixture
 
 
 def pytest_configure() -> None:

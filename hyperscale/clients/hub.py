@@ -21,7 +21,12 @@ from hyperscale.testing.arguments import DataBytes, DataDict, DataList, DataText
 from hyperscale.testing.protocols import PROTOCOLS, ServiceUrl, protocol_of, split_service_url
 
 if TYPE_CHECKING:
+    from hyperscale.clients.kafka import KafkaClient
+    from hyperscale.clients.mongodb import MongoDBClient
+    from hyperscale.clients.mqtt import MQTTClient
+    from hyperscale.clients.mysql import MySQLClient
     from hyperscale.clients.postgres import PostgresClient
+    from hyperscale.clients.rabbitmq import RabbitMQClient
     from hyperscale.clients.redis import RedisClient
 
 _Made = TypeVar("_Made")
@@ -45,7 +50,12 @@ class Client:
         self._room = room
 
     if TYPE_CHECKING:
+        kafka: KafkaClient
+        mongodb: MongoDBClient
+        mqtt: MQTTClient
+        mysql: MySQLClient
         postgres: PostgresClient
+        rabbitmq: RabbitMQClient
         redis: RedisClient
     else:
 

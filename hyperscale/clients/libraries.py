@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import logging
 from typing import cast
 
 from hyperscale.clients.library import LibraryClient
@@ -31,4 +32,6 @@ def client_class(name: str) -> type[LibraryClient]:
             f"({error})",
             hint=row.install,
         ) from error
+    # Failures are counted and sampled; without a handler, Python would print each of them too.
+    logging.getLogger(row.library).addHandler(logging.NullHandler())
     return cast(type[LibraryClient], module.CLIENT)

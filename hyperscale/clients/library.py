@@ -304,6 +304,13 @@ def classify_os_error(error: BaseException, *, is_connecting: bool) -> Failure |
     return None
 
 
+async def resolve_hosts(url: ServiceUrl) -> None:
+    """Look the hosts up: some libraries do not say that a name is unknown. Raises gaierror."""
+    loop = asyncio.get_running_loop()
+    for host, port in url.hosts:
+        await loop.getaddrinfo(host, port)
+
+
 def root_cause(error: BaseException) -> BaseException:
     """Return the first error of a chain: libraries wrap those of sockets in their own."""
     while (cause := error.__cause__ or error.__context__) is not None:

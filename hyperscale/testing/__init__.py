@@ -20,7 +20,16 @@ from hyperscale.testing.feed import Feed
 from hyperscale.testing.http import HTTPResponse
 from hyperscale.testing.mix import Mix
 from hyperscale.testing.parameters import Param
-from hyperscale.testing.responses import LibraryResponse, PostgresResponse, RedisResponse
+from hyperscale.testing.responses import (
+    KafkaResponse,
+    LibraryResponse,
+    MongoDBResponse,
+    MQTTResponse,
+    MySQLResponse,
+    PostgresResponse,
+    RabbitMQResponse,
+    RedisResponse,
+)
 from hyperscale.testing.results import (
     COUNT,
     DISTRIBUTION,
@@ -36,12 +45,8 @@ from hyperscale.testing.results import (
     GRPCResponse,
     HTTP2Response,
     HTTP3Response,
-    KafkaResponse,
     Metric,
-    MongoDBResponse,
-    MySQLResponse,
     PlaywrightResult,
-    RabbitMQResponse,
     SMTPResponse,
     TCPResponse,
     UDPResponse,
@@ -76,6 +81,7 @@ __all__ = [
     "Headers",
     "KafkaResponse",
     "LibraryResponse",
+    "MQTTResponse",
     "Metric",
     "Mix",
     "MongoDBResponse",

@@ -46,6 +46,41 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 {"redis": 6379, "rediss": 6379},
                 "redis://host:6379/0",
             ),
+            Protocol(
+                "mysql",
+                "asyncmy",
+                "mysql",
+                {"mysql": 3306, "mariadb": 3306},
+                "mysql://user:password@host/database",
+            ),
+            Protocol(
+                "mongodb",
+                "pymongo",
+                "mongodb",
+                {"mongodb": 27017, "mongodb+srv": 27017},
+                "mongodb://user:password@host/database",
+            ),
+            Protocol(
+                "kafka",
+                "aiokafka",
+                "kafka",
+                {"kafka": 9092, "kafkas": 9092},
+                "kafka://host:9092",
+            ),
+            Protocol(
+                "rabbitmq",
+                "aio_pika",
+                "rabbitmq",
+                {"amqp": 5672, "amqps": 5671},
+                "amqp://user:password@host/",
+            ),
+            Protocol(
+                "mqtt",
+                "aiomqtt",
+                "mqtt",
+                {"mqtt": 1883, "mqtts": 8883},
+                "mqtt://user:password@host:1883",
+            ),
         )
     }
 )

@@ -1,7 +1,7 @@
 """What the clients with a library return: the reply, and where the time went."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from hyperscale.testing.http import Phases
 from hyperscale.testing.results import CallResult
@@ -104,4 +104,150 @@ class RedisResponse(LibraryResponse):
     @property
     def messages(self) -> Sequence[Any]:
         """The messages of `listen` and the entries of `stream_read`."""
+        return self.value if isinstance(self.value, list) else ()
+
+
+class MySQLResponse(LibraryResponse):
+    """The rows of a query, or what a command changed."""
+
+    __slots__ = ("changed", "columns", "last_id")
+    protocol = "mysql"
+
+    def __init__(
+        self, value: Any, latency_ns: int, blocked_ns: int | None, connect_ns: int | None
+    ) -> None:
+        super().__init__(value, latency_ns, blocked_ns, connect_ns)
+        self.columns: Sequence[str] = ()
+        self.changed = 0  # rows that a command changed; of a query, rows returned
+        self.last_id = 0  # the id that an INSERT made
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """The rows, as tuples; `columns` has the names."""
+        return self.value if isinstance(self.value, list | tuple) else ()
+
+    @property
+    def row(self) -> Any:
+        """The first row; None if there is none."""
+        return self.rows[0] if self.rows else None
+
+    @property
+    def scalar(self) -> Any:
+        """The first column of the first row; None if there is no row."""
+        return self.rows[0][0] if self.rows else None
+
+    @property
+    def count(self) -> int:
+        """The number of rows returned."""
+        return len(self.rows)
+
+
+class MongoDBResponse(LibraryResponse):
+    """The documents that were found, or what a write changed."""
+
+    __slots__ = ()
+    protocol = "mongodb"
+
+    @property
+    def documents(self) -> Sequence[Any]:
+        """The documents that `find` and `aggregate` return."""
+        return self.value if isinstance(self.value, list) else ()
+
+    @property
+    def document(self) -> Any:
+        """The first document; None if there is none."""
+        return self.documents[0] if self.documents else None
+
+    @property
+    def count(self) -> int:
+        """The number of documents returned."""
+        return len(self.documents)
+
+    @property
+    def changed(self) -> int:
+        """The number of documents inserted, changed or deleted."""
+        if not isinstance(self.value, dict):
+            return 0
+        counts = (self.value.get(name, 0) for name in ("inserted", "changed", "deleted"))
+        return sum(counts)
+
+
+class KafkaMessage(NamedTuple):
+    """A message that was consumed."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: dict[str, bytes]
+    age_s: float | None  # since it was produced by a Hyperscale client, by both machines' clocks
+
+
+class KafkaResponse(LibraryResponse):
+    """The offsets of messages that were produced, or the messages that were consumed."""
+
+    __slots__ = ("lag",)
+    protocol = "kafka"
+
+    def __init__(
+        self, value: Any, latency_ns: int, blocked_ns: int | None, connect_ns: int | None
+    ) -> None:
+        super().__init__(value, latency_ns, blocked_ns, connect_ns)
+        self.lag = 0  # messages that the consumer has not read yet
+
+    @property
+    def messages(self) -> Sequence[KafkaMessage]:
+        """The messages that `consume` returns."""
+        return [each for each in self.value or () if isinstance(each, KafkaMessage)]
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """The offsets of the messages that were produced; -1 with `acks=0`."""
+        return [-1 if each is None else each.offset for each in self.value or ()]
+
+
+class RabbitMQMessage(NamedTuple):
+    """A message that was consumed, or a reply."""
+
+    body: bytes
+    routing_key: str
+    headers: dict[str, Any]
+    redelivered: bool
+
+
+class RabbitMQResponse(LibraryResponse):
+    """The confirmation of a message, or the messages that were consumed."""
+
+    __slots__ = ()
+    protocol = "rabbitmq"
+
+    @property
+    def messages(self) -> Sequence[RabbitMQMessage]:
+        """The messages that `consume` and `rpc` return."""
+        return self.value if isinstance(self.value, list) else ()
+
+    @property
+    def body(self) -> bytes | None:
+        """The body of the first message; None if there is none."""
+        return self.messages[0].body if self.messages else None
+
+
+class MQTTMessage(NamedTuple):
+    """A message that a subscriber got."""
+
+    topic: str
+    payload: bytes
+    qos: int
+
+
+class MQTTResponse(LibraryResponse):
+    """The confirmation of a message, or the messages that arrived."""
+
+    __slots__ = ()
+    protocol = "mqtt"
+
+    @property
+    def messages(self) -> Sequence[MQTTMessage]:
+        """The messages that `listen` returns."""
         return self.value if isinstance(self.value, list) else ()

@@ -147,30 +147,6 @@ class GRPCResponse(CallResult):
     comes_with = "gRPC"
 
 
-class MySQLResponse(CallResult):
-    """A result of a MySQL client, which does not exist yet; no step can return it."""
-
-    comes_with = "MySQL"
-
-
-class MongoDBResponse(CallResult):
-    """A result of a MongoDB client, which does not exist yet; no step can return it."""
-
-    comes_with = "MongoDB"
-
-
-class KafkaResponse(CallResult):
-    """A result of a Kafka client, which does not exist yet; no step can return it."""
-
-    comes_with = "Kafka"
-
-
-class RabbitMQResponse(CallResult):
-    """A result of a RabbitMQ client, which does not exist yet; no step can return it."""
-
-    comes_with = "RabbitMQ"
-
-
 class WebsocketResponse(CallResult):
     """A result of a WebSocket client, which does not exist yet; no step can return it."""
 

@@ -7,7 +7,10 @@ from typing import Any, cast
 from hyperscale.clients import Client
 from hyperscale.testing.responses import LibraryResponse
 from tests.services.base import Service
+from tests.services.brokers import FerretDB, Kafka
 from tests.services.databases import Postgres, Redis
+from tests.services.mariadb import MariaDB
+from tests.services.queues import Mosquitto, RabbitMQ
 
 Call = Callable[[Client, str, Any], Awaitable[LibraryResponse]]
 
@@ -23,6 +26,7 @@ class Contract:
     reads: Callable[[LibraryResponse], Any]  # that number
     count: Callable[[Any], int]  # calls of `step` that the server has counted
     has_login: bool = True
+    replies: Callable[[int], Any] = int  # what `reads` gives for a number
     errors: frozenset[str] = frozenset({"connect", "reset", "timeout"})  # while it is down
 
 
@@ -38,6 +42,27 @@ def _redis_count(service: Service) -> int:
         if line.startswith("cmdstat_get:"):
             return int(line.partition("calls=")[2].partition(",")[0])
     return 0
+
+
+def _mysql_count(service: Service) -> int:
+    shown = cast(MariaDB, service).rows("SHOW GLOBAL STATUS LIKE 'Com_select'")
+    return int(shown[0][1])
+
+
+def _mongodb_count(service: Service) -> int:
+    return cast(FerretDB, service).commands("find")
+
+
+def _kafka_count(service: Service) -> int:
+    return cast(Kafka, service).offset("counted")
+
+
+def _rabbitmq_count(service: Service) -> int:
+    return cast(RabbitMQ, service).messages("counted")
+
+
+def _mqtt_count(service: Service) -> int:
+    return cast(Mosquitto, service).published()
 
 
 CONTRACTS = {
@@ -58,6 +83,53 @@ CONTRACTS = {
             call=lambda client, url, n: client.redis.command(url, "ECHO", n),
             reads=lambda response: int(response.value),
             count=_redis_count,
+        ),
+        Contract(
+            name="mysql",
+            response="MySQLResponse",
+            step='self.client.mysql.query(url, "SELECT name FROM items WHERE id = %s", 1)',
+            call=lambda client, url, n: client.mysql.query(url, "SELECT %s", n),
+            reads=lambda response: cast(Any, response).scalar,
+            count=_mysql_count,
+        ),
+        Contract(
+            name="mongodb",
+            response="MongoDBResponse",
+            step='self.client.mongodb.find_one(url, "items", {"_id": 7})',
+            call=lambda client, url, n: client.mongodb.insert(url, "numbers", {"n": n}),
+            reads=lambda response: int(response.value["inserted"]),
+            count=_mongodb_count,
+            has_login=False,
+            replies=lambda n: 1,
+        ),
+        Contract(
+            name="kafka",
+            response="KafkaResponse",
+            step='self.client.kafka.produce(url, "counted", b"load")',
+            call=lambda client, url, n: client.kafka.produce(url, "numbers", str(n)),
+            reads=lambda response: len(response.value),
+            count=_kafka_count,
+            replies=lambda n: 1,
+        ),
+        Contract(
+            name="rabbitmq",
+            response="RabbitMQResponse",
+            step='self.client.rabbitmq.publish(url, "counted", b"load")',
+            call=lambda client, url, n: client.rabbitmq.publish(
+                url, "numbers", str(n), mandatory=False
+            ),
+            reads=lambda response: cast(Any, response.value).delivery_tag > 0,
+            count=_rabbitmq_count,
+            replies=lambda n: True,
+        ),
+        Contract(
+            name="mqtt",
+            response="MQTTResponse",
+            step='self.client.mqtt.publish(url, "counted", b"load")',
+            call=lambda client, url, n: client.mqtt.publish(url, "numbers", str(n)),
+            reads=lambda response: response.bytes_sent > 0,
+            count=_mqtt_count,
+            replies=lambda n: True,
         ),
     )
 }

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.service("postgres")
 
 
 def test_rows_values_and_statuses_are_returned(service: GetService) -> None:
-    url = service("postgres").url
+    url = service("postgres").client_url
 
     async def main() -> None:
         async with opened() as (hub, _):
@@ -34,7 +34,7 @@ def test_rows_values_and_statuses_are_returned(service: GetService) -> None:
 
 
 def test_copy_moves_rows_in_and_out_and_counts_their_bytes(service: GetService) -> None:
-    url = service("postgres").url
+    url = service("postgres").client_url
 
     async def main() -> None:
         async with opened() as (hub, _):
@@ -53,7 +53,7 @@ def test_copy_moves_rows_in_and_out_and_counts_their_bytes(service: GetService) 
 def test_a_transaction_commits_or_rolls_back_and_gives_its_connection_back(
     service: GetService,
 ) -> None:
-    url = service("postgres").url
+    url = service("postgres").client_url
 
     async def main() -> None:
         async with opened(Connections.SHARED) as (hub, _):
@@ -92,14 +92,14 @@ def test_an_error_of_sql_is_a_reply_and_keeps_the_connection(service: GetService
         async with opened() as (hub, _):
             db = hub.client(0).postgres
             with pytest.raises(ClientError) as failed:
-                await db.query(server.url, "SELECT * FROM nowhere")
+                await db.query(server.client_url, "SELECT * FROM nowhere")
             error = failed.value
             assert (error.error, error.code) == ("server", "42P01")
             assert "nowhere" in error.detail
             assert "to postgresql://load:***@127.0.0.1" in error.request
             assert error.latency_ns is not None
             with pytest.raises(ClientError) as duplicate:
-                await db.execute(server.url, "INSERT INTO items VALUES (1, 'x', 1)")
+                await db.execute(server.client_url, "INSERT INTO items VALUES (1, 'x', 1)")
             assert duplicate.value.code == "23505"
             assert server.connections() == 1
 
@@ -114,7 +114,9 @@ def test_a_shared_pool_is_bounded_and_calls_wait_for_it(service: GetService) -> 
             async with asyncio.TaskGroup() as tasks:
                 calls = [
                     tasks.create_task(
-                        hub.client(vu).postgres.query(server.url, "SELECT pg_sleep(0.02)", pool=3)
+                        hub.client(vu).postgres.query(
+                            server.client_url, "SELECT pg_sleep(0.02)", pool=3
+                        )
                     )
                     for vu in range(12)
                 ]
@@ -126,7 +128,7 @@ def test_a_shared_pool_is_bounded_and_calls_wait_for_it(service: GetService) -> 
 
 
 def test_too_many_connections_are_a_failure_to_connect(service: GetService) -> None:
-    url = service("postgres").url  # the server takes 40
+    url = service("postgres").client_url  # the server takes 40
 
     async def main() -> None:
         async with opened() as (hub, _):

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.service("redis")
 
 
 def test_values_come_back_as_bytes_and_expire(service: GetService) -> None:
-    url = service("redis").url
+    url = service("redis").client_url
 
     async def main() -> None:
         async with opened() as (hub, _):
@@ -32,25 +32,27 @@ def test_a_pipeline_is_one_request_with_all_replies(service: GetService) -> None
     async def main() -> None:
         async with opened() as (hub, _):
             redis = hub.client(0).redis
-            await redis.command(server.url, "DEL", "n")
-            many = await redis.pipeline(server.url, [("INCR", "n")] * 50 + [("GET", "n")])
+            await redis.command(server.client_url, "DEL", "n")
+            many = await redis.pipeline(server.client_url, [("INCR", "n")] * 50 + [("GET", "n")])
             assert many.value == [*range(1, 51), b"50"]
-            atomic = await redis.pipeline(server.url, [("INCR", "n"), ("GET", "n")], atomic=True)
+            atomic = await redis.pipeline(
+                server.client_url, [("INCR", "n"), ("GET", "n")], atomic=True
+            )
             assert atomic.value == [51, b"51"]
             with pytest.raises(ClientError) as failed:
-                await redis.pipeline(server.url, [("LPUSH", "n", 1), ("GET", "n")])
+                await redis.pipeline(server.client_url, [("LPUSH", "n", 1), ("GET", "n")])
             assert (failed.value.error, failed.value.code) == ("server", "WRONGTYPE")
-            assert (await redis.get(server.url, "n")).value == b"51"  # all replies were read
+            assert (await redis.get(server.client_url, "n")).value == b"51"  # all replies were read
             assert server.connections() == 1
             for wrong in ([], "GET n", [()], ["GET"]):
                 with pytest.raises(InputError):
-                    await redis.pipeline(server.url, wrong)  # type: ignore[arg-type]
+                    await redis.pipeline(server.client_url, wrong)  # type: ignore[arg-type]
 
     play(main)
 
 
 def test_a_listener_gets_every_message_between_its_calls(service: GetService) -> None:
-    url = service("redis").url
+    url = service("redis").client_url
 
     async def main() -> None:
         async with opened() as (hub, _):
@@ -72,7 +74,7 @@ def test_a_listener_gets_every_message_between_its_calls(service: GetService) ->
 
 
 def test_streams_are_read_by_id_and_by_group(service: GetService) -> None:
-    url = service("redis").url
+    url = service("redis").client_url
 
     async def main() -> None:
         async with opened() as (hub, _):
@@ -92,7 +94,7 @@ def test_streams_are_read_by_id_and_by_group(service: GetService) -> None:
 
 
 def test_an_error_reply_shows_the_key_and_never_the_value(service: GetService) -> None:
-    url = service("redis").url
+    url = service("redis").client_url
 
     async def main() -> None:
         async with opened() as (hub, _):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.command import results, run
-from tests.services.fixtures import GetService, service  # noqa: F401 - a fixture
+from tests.services.fixtures import GetService
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples" / "services"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
@@ -15,10 +15,10 @@ NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 def test_an_example_passes_on_its_server(
     name: str,
     tmp_path: Path,
-    service: GetService,  # noqa: F811 - the fixture
+    service: GetService,
 ) -> None:
     file = str(EXAMPLES / f"{name}.py")
-    url = service(name).url
+    url = service(name).client_url
     done = run(
         *("run", file, "--set", f"url={url}", "--duration", "1s", "--json", "r.json"), cwd=tmp_path
     )

@@ -39,8 +39,8 @@ def test_plugins_and_the_runner_have_the_import_paths_of_published_tests() -> No
 
 
 COMING = (
-    "FTPResponse GRPCResponse GraphQLResponse HTTP2Response HTTP3Response KafkaResponse "
-    "MongoDBResponse MySQLResponse PlaywrightResult RabbitMQResponse "
+    "FTPResponse GRPCResponse GraphQLResponse HTTP2Response HTTP3Response "
+    "PlaywrightResult "
     "SMTPResponse TCPResponse UDPResponse WebsocketResponse"
 )
 

@@ -39,6 +39,11 @@ class Service(ABC):
     def url(self) -> str:
         """The URL that clients use."""
 
+    @property
+    def client_url(self) -> str:
+        """The URL that `self.client` uses."""
+        return self.url
+
     @abstractmethod
     def command(self) -> list[str]:
         """The command that runs the server in the foreground."""
@@ -116,6 +121,10 @@ class Service(ABC):
     def pause(self) -> None:
         """Stop the server in its tracks: it accepts connections (the kernel does) and is silent."""
         self._signal(signal.SIGSTOP)
+        assert self._process is not None
+        for pid in (self._process.pid, *descendants(self._process.pid)):
+            while (state := _state(pid)) is not None and state not in "TtZX":
+                time.sleep(0.001)  # a signal is handled when the process next runs
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
@@ -151,6 +160,14 @@ def descendants(pid: int) -> list[int]:
         found += children
         waiting += children
     return found
+
+
+def _state(pid: int) -> str | None:
+    """Return the letter of a process's state, such as T for stopped; None if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return None
 
 
 def accepts(port: int) -> bool:

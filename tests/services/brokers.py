@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.lab.ports import free_port
 from tests.services.base import Service, tool
-from tests.services.databases import PASSWORD
+from tests.services.databases import PASSWORD, QUOTED
 from tests.services.downloads import cached
 
 _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -24,6 +24,10 @@ class Kafka(Service):
     @property
     def url(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def client_url(self) -> str:
+        return f"kafka://load:{QUOTED}@127.0.0.1:{self.port}"
 
     def _java(self, *words: str) -> list[str]:
         jars = f"{cached('kafka')}/jars/*"
@@ -59,6 +63,31 @@ group.initial.rebalance.delay.ms=0
     def command(self) -> list[str]:
         return self._java("kafka.Kafka", str(self.directory / "server.properties"))
 
+    @property
+    def _login(self) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": self.url,
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "PLAIN",
+            "sasl_plain_username": "load",
+            "sasl_plain_password": PASSWORD,
+        }
+
+    def offset(self, topic: str) -> int:
+        """Return how many messages a topic of one partition has got."""
+        return asyncio.run(self._offset(topic))
+
+    async def _offset(self, topic: str) -> int:
+        from aiokafka import AIOKafkaConsumer, TopicPartition  # noqa: PLC0415  an extra
+
+        consumer = AIOKafkaConsumer(topic, **self._login)
+        await consumer.start()  # makes the topic
+        try:
+            place = TopicPartition(topic, 0)
+            return int((await consumer.end_offsets([place]))[place])
+        finally:
+            await consumer.stop()
+
     def messages(self, topic: str) -> list[tuple[Any, Any]]:
         """Return keys and values of all messages of a topic with one partition."""
         return asyncio.run(self._messages(topic))
@@ -66,13 +95,7 @@ group.initial.rebalance.delay.ms=0
     async def _messages(self, topic: str) -> list[tuple[Any, Any]]:
         from aiokafka import AIOKafkaConsumer, TopicPartition  # noqa: PLC0415  an extra
 
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=self.url,
-            security_protocol="SASL_PLAINTEXT",
-            sasl_mechanism="PLAIN",
-            sasl_plain_username="load",
-            sasl_plain_password=PASSWORD,
-        )
+        consumer = AIOKafkaConsumer(**self._login)
         await consumer.start()
         try:
             place = TopicPartition(topic, 0)
@@ -103,6 +126,18 @@ class FerretDB(Service):
             f"127.0.0.1:{self.port}",
             f"file:{self.directory}/",
         ]
+
+    @property
+    def client_url(self) -> str:
+        return f"mongodb://127.0.0.1:{self.port}/shop?directConnection=true"
+
+    def commands(self, name: str) -> int:
+        """Return how many commands of this name the server has served."""
+        from pymongo import MongoClient  # noqa: PLC0415  an extra
+
+        with MongoClient[dict[str, Any]](self.url) as client:
+            served = client["admin"].command("serverStatus")["metrics"]["commands"]
+            return int(served.get(name, {}).get("total", 0))
 
     def documents(self, collection: str, query: dict[str, Any]) -> list[dict[str, Any]]:
         from pymongo import MongoClient  # noqa: PLC0415  an extra

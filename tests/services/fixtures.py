@@ -22,12 +22,13 @@ from tests.services.monitoring import (
     Pushgateway,
     StatsD,
 )
+from tests.services.queues import Mosquitto, RabbitMQ
 from tests.services.recording import RECORDINGS
 
 SERVICES: dict[str, type[Service]] = {
     each.name: each
     for each in (
-        *(Postgres, MariaDB, Redis, FerretDB, Kafka),
+        *(Postgres, MariaDB, Redis, FerretDB, Kafka, RabbitMQ, Mosquitto),
         *(InfluxDB, Prometheus, Pushgateway, Graphite, Netdata, StatsD),
         *(Moto, CloudStorage, BigTable, Cassandra),
         *RECORDINGS,

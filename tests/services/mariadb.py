@@ -5,7 +5,7 @@ import subprocess
 from typing import Any
 
 from tests.services.base import Service, tool
-from tests.services.databases import PASSWORD
+from tests.services.databases import PASSWORD, QUOTED
 
 
 class MariaDB(Service):
@@ -14,6 +14,10 @@ class MariaDB(Service):
     @property
     def url(self) -> str:
         return f"mysql://load@127.0.0.1:{self.port}/shop"
+
+    @property
+    def client_url(self) -> str:
+        return f"mysql://load:{QUOTED}@127.0.0.1:{self.port}/shop"
 
     # It refuses to be root unless it is told to.
     _flags = ("--user=root",) if os.getuid() == 0 else ()
@@ -39,7 +43,9 @@ class MariaDB(Service):
     def set_up(self) -> None:
         done = self._client(
             f"CREATE DATABASE shop; CREATE USER 'load'@'%' IDENTIFIED BY '{PASSWORD}'; "
-            "GRANT ALL ON shop.* TO 'load'@'%'"
+            "GRANT ALL ON shop.* TO 'load'@'%'; "
+            "CREATE TABLE shop.items (id int PRIMARY KEY, name varchar(40)); "
+            "INSERT INTO shop.items VALUES (1, 'item 1')"
         )
         assert done.returncode == 0, done.stderr
 

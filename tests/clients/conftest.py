@@ -1,1 +1,0 @@
-from tests.services.fixtures import service  # noqa: F401 - a fixture
