@@ -66,7 +66,11 @@ def service(request: pytest.FixtureRequest) -> Iterator[GetService]:
             server = SERVICES[name](Path(folder) / name)
 
             def start() -> Service:
-                server.start_first()
+                try:
+                    server.start_first()
+                except BaseException:
+                    server.stop()  # a server that started and could not be set up
+                    raise
                 return server
 
             started[name] = threads.submit(start)
