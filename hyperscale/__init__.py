@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         step,
         teardown,
     )
+    from hyperscale.nodes.gate import GateServer
     from hyperscale.nodes.manager import ManagerServer
     from hyperscale.nodes.worker import WorkerServer
     from hyperscale.runner import LocalRunner
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Feed",
+    "GateServer",
     "HyperscaleClient",
     "JobSubmission",
     "LocalRunner",
@@ -54,6 +56,7 @@ __all__ = [
 
 _HOMES = {
     "Feed": "hyperscale.testing.feed",
+    "GateServer": "hyperscale.nodes.gate",
     "HyperscaleClient": "hyperscale.client.client",
     "JobSubmission": "hyperscale.client.submission",
     "LocalRunner": "hyperscale.runner",

@@ -21,8 +21,8 @@ MODULES_PENDING: set[str] = set()
 
 # Budgets of lines: the rebuilt house had 47,500 and 15,000. Each capability raises them by what it
 # needs, in its own commit.
-PACKAGE_LINES_MAX = 71_000  # jobs over many datacenters; clients of databases; reporters
-JOB_LINES_MAX = 18_000  # committed setup, shared cores, metrics, self-checks
+PACKAGE_LINES_MAX = 73_000  # jobs over many datacenters; clients of databases; reporters
+JOB_LINES_MAX = 20_500  # committed setup, shared cores, metrics, self-checks, gates
 
 CLASS_LINES_MAX = 350
 LARGER_CLASSES: dict[str, str] = {}  # class -> reason
@@ -32,6 +32,7 @@ ATTRIBUTES_MAX = 15
 WIDER_CLASSES = {  # class -> reason
     "Workflow": "the settings of a test",
     "DiscoveryConfig": "configuration",
+    "JobSubmission": "options of a submission",
     "LeaderTimeouts": "configuration",
     "MembershipConfig": "configuration",
     "PreparePart": "a message",

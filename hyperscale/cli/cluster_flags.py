@@ -29,7 +29,7 @@ from hyperscale.client.manager_connections import (
 from hyperscale.config import parse_duration_s
 from hyperscale.config.addresses import DEFAULT_PORT, format_address, parse_address, split_address
 from hyperscale.config.loading import node_config
-from hyperscale.config.schema import NodeConfig
+from hyperscale.config.schema import GATE_PORT, NodeConfig
 from hyperscale.errors import InputError, RunError
 
 _REPEAT_S = 30.0
@@ -42,7 +42,8 @@ CLUSTER_HELP = """\
 Cluster: --dir names the directory of a local cluster ('hyperscale cluster up'), --manager a
 manager of any other cluster, together with --secret-file (or HYPERSCALE_SECRET_FILE) or a
 certificate with the role client or operator. Without these flags the command uses the local
-cluster in ./hyperscale-cluster if there is one, else the manager on this machine.
+cluster in ./hyperscale-cluster if there is one, else the manager on this machine. --gate names a
+gate of many datacenters instead of a manager.
 """
 QUERY_HELP = """\
 Cluster: --dir names the directory of a local cluster ('hyperscale cluster up'), --connect a
@@ -110,7 +111,8 @@ def add_client_flags(parser: argparse.ArgumentParser) -> None:
     add("--dir", metavar="DIR", help="directory of a local cluster")
     about = f"manager of the cluster (default port: {DEFAULT_PORT}); repeat the flag for more"
     add("--manager", metavar="HOST:PORT", action="append", default=[], help=about)
-    add("--gate", metavar="HOST:PORT", action="append", default=[], help="not available yet")
+    about = f"gate of many datacenters (default port: {GATE_PORT}); repeat the flag for more"
+    add("--gate", metavar="HOST:PORT", action="append", default=[], help=about)
     # `--key` is the submission key here.
     add_connection_flags(parser, key_flags=("--certificate-key",))
 
@@ -121,6 +123,7 @@ def cluster_words(args: argparse.Namespace) -> str:
         return f" --dir {shlex.quote(args.dir)}"
     managers = args.manager if "manager" in args else args.connect
     words = [word for each in managers for word in ("--manager", each)]
+    words += [word for each in vars(args).get("gate", ()) for word in ("--gate", each)]
     words += connection_words(args, key_flag="--certificate-key")
     return "".join(f" {shlex.quote(word)}" for word in words)
 
@@ -129,16 +132,21 @@ def cluster_words(args: argparse.Namespace) -> str:
 async def open_client(args: argparse.Namespace) -> AsyncIterator[HyperscaleClient]:
     """Open a client of the cluster that the flags name."""
     _silence_log()
-    if args.gate:
-        raise InputError("--gate: there are no gates yet", hint="use --manager or --dir")
-    directory = find_local_cluster(args.dir, args.manager, flag="--manager")
+    if args.gate and args.manager:
+        raise InputError("--gate and --manager cannot be combined", hint="give one of them")
+    directory = find_local_cluster(
+        args.dir, args.manager or args.gate, flag="--gate" if args.gate else "--manager"
+    )
     warnings = RepeatedWarnings(print_warning)
     if directory is not None:
         client = HyperscaleClient(directory=directory, on_trouble=warnings)
     else:
         config = load_node(args, "manager").require()
         managers = _addresses(args.manager, "--manager")
-        client = HyperscaleClient(managers, settings=config, on_trouble=warnings)
+        gates = _addresses(args.gate, "--gate", GATE_PORT)
+        client = HyperscaleClient(
+            managers, gate_tcp_addrs=gates, settings=config, on_trouble=warnings
+        )
     async with client:
         with cluster_hints(directory, cluster_words(args)):
             yield client
@@ -234,8 +242,10 @@ def _nodes_to_query(
     return load_node(args, "manager").require(), addresses
 
 
-def _addresses(given: Sequence[str], flag: str) -> list[tuple[str, int]]:
-    return [parse_address(each, default_port=DEFAULT_PORT, where=flag) for each in given]
+def _addresses(
+    given: Sequence[str], flag: str, default_port: int = DEFAULT_PORT
+) -> list[tuple[str, int]]:
+    return [parse_address(each, default_port=default_port, where=flag) for each in given]
 
 
 def _silence_log() -> None:

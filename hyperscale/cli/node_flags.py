@@ -1,4 +1,4 @@
-"""The node commands `manager` and `worker`: flags from the configuration schema, and the start.
+"""The commands `manager`, `worker`, `gate`: flags from the configuration schema, and the start.
 
 The one place that reads the environment for a node.
 """
@@ -22,13 +22,14 @@ file, in this order of precedence; 'hyperscale config check --role {role}' shows
 
 def run_node(args: argparse.Namespace, role: NodeRole) -> int:
     """Run a node of this role until it is stopped."""
+    from hyperscale.nodes.gate import GATE_ROLE
     from hyperscale.nodes.manager import MANAGER_ROLE
     from hyperscale.nodes.server import complete_config, run_process
     from hyperscale.nodes.worker import WORKER_ROLE
 
     config = complete_config(role, load_node(args, role).require())
-    spec = MANAGER_ROLE if role == "manager" else WORKER_ROLE
-    run_process(config, spec, _announce)
+    specs = {"manager": MANAGER_ROLE, "worker": WORKER_ROLE, "gate": GATE_ROLE}
+    run_process(config, specs[role], _announce)
     return 0
 
 

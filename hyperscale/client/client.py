@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from hyperscale.client.cluster_connection import ClusterConnection, UnknownJobError
 from hyperscale.client.cluster_file import read_cluster
 from hyperscale.client.inputs import (
+    across_of,
     addresses_of,
     check_callbacks,
     checked_job,
@@ -60,6 +61,7 @@ from hyperscale.config.addresses import DEFAULT_PORT
 from hyperscale.config.loading import NodeSettings, node_config
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, RunError
+from hyperscale.gates.messages import DatacenterRow, ListDatacenters, ListDatacentersReply
 from hyperscale.jobs.committed.events import Code
 from hyperscale.jobs.committed.state import JOB_ENDS
 from hyperscale.reporting.results import RunResult
@@ -99,12 +101,14 @@ class HyperscaleClient:
         `on_trouble` is called with a sentence that says what the client waits for, while it
         waits. `rng` chooses the order in which managers are asked.
         """
-        if gate_tcp_addrs:
+        if gate_tcp_addrs and manager_tcp_addrs:
             raise InputError(
-                "gate_tcp_addrs: this version has no gates", hint="give manager_tcp_addrs"
+                "gate_tcp_addrs and manager_tcp_addrs are given",
+                hint="gates reach the managers of every datacenter: give gate_tcp_addrs alone",
             )
         self.on_trouble = on_trouble
-        addresses = addresses_of(manager_tcp_addrs)
+        self._has_gates = bool(gate_tcp_addrs)
+        addresses = addresses_of(gate_tcp_addrs or manager_tcp_addrs)
         config, tables = _settings_of(settings)
         if directory is not None:
             cluster = read_cluster(Path(directory))
@@ -152,6 +156,10 @@ class HyperscaleClient:
         dispatch_timeout: str | float | None = None,
         key: str = "",
         target_datacenters: Sequence[str] = (),
+        datacenter_count: int = 1,
+        fallback: bool = False,
+        on_datacenter_lost: str = "best_effort",
+        vus_per_datacenter: bool = False,
         on_isolation: str = "stop",
         log_level: str = "info",
         static: bool = True,
@@ -165,7 +173,13 @@ class HyperscaleClient:
 
         A `JobSubmission` holds the same options in one object. Submitting the same `key` again
         returns the same job; without a key, each call makes a new job. `params` has the values of
-        the test's parameters (`Param`), by name. While the cluster has no
+        the test's parameters (`Param`), by name.
+
+        Through gates, `target_datacenters` names where the job runs; without it, gates choose
+        `datacenter_count` datacenters. Named ones are replaced by others only with `fallback`. If
+        a datacenter does not complete, the others go on (`on_datacenter_lost="best_effort"`) or
+        are stopped ("all_or_nothing"). Virtual users and iterations are split over datacenters,
+        unless `vus_per_datacenter`. While the cluster has no
         room for another job, the client tries again until `submit_timeout`. Callbacks may be
         coroutine functions.
         """
@@ -184,6 +198,10 @@ class HyperscaleClient:
                 dispatch_timeout=dispatch_timeout,
                 key=key,
                 target_datacenters=target_datacenters,
+                datacenter_count=datacenter_count,
+                fallback=fallback,
+                on_datacenter_lost=on_datacenter_lost,
+                vus_per_datacenter=vus_per_datacenter,
                 on_isolation=on_isolation,
                 log_level=log_level,
                 static=static,
@@ -198,7 +216,9 @@ class HyperscaleClient:
         datacenters = checked_names(chosen.target_datacenters, where="target_datacenters")
         key = checked_key(chosen.key or secrets.token_urlsafe(24))
         package = job if isinstance(job, Package) else await asyncio.to_thread(_package, chosen)
-        await check_datacenters(self._cluster, datacenters)
+        across = across_of(chosen, datacenters) if self._has_gates else None
+        if across is None:
+            await check_datacenters(self._cluster, datacenters)
         within_s = parse_duration_s(submit_timeout, where="submit_timeout")
         submission = SubmitJob(
             key=key,
@@ -207,6 +227,7 @@ class HyperscaleClient:
             options=options,
             by=chosen.by,
             secrets=package.secrets,
+            across=across,
         )
         job_id = await submit(self._cluster, submission, package, within_s=within_s)
         self._known_jobs.add(job_id)
@@ -252,6 +273,13 @@ class HyperscaleClient:
         question = ListJobs(limit=checked_limit(limit), live_only=live_only)
         return await self._cluster.ask(question, ListJobsReply)
 
+    async def list_datacenters(self) -> list[DatacenterRow]:
+        """Return the datacenters that the gates know, by name, with health and capacity."""
+        if not self._has_gates:
+            raise InputError("only gates list datacenters", hint="give gate_tcp_addrs")
+        reply = await self._cluster.ask(ListDatacenters(), ListDatacentersReply)
+        return reply.datacenters
+
     async def get_workers(self) -> ListWorkersReply:
         """Return the workers of the cluster and the parts they run."""
         return await self._cluster.ask(ListWorkers(), ListWorkersReply)
@@ -277,6 +305,8 @@ class HyperscaleClient:
 
     async def get_datacenters(self) -> list[str]:
         """Return the datacenters this client can submit to."""
+        if self._has_gates:
+            return [row.datacenter for row in await self.list_datacenters()]
         return await self._cluster.datacenters()
 
     async def follow_job(

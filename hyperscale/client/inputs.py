@@ -1,7 +1,7 @@
 """Check what callers pass to a client, before a manager is asked; a mistake is an `InputError`."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hyperscale.client.cluster_connection import UnknownJobError
@@ -10,6 +10,8 @@ from hyperscale.client.submission import JobSubmission
 from hyperscale.config import parse_duration_s
 from hyperscale.config.addresses import DEFAULT_PORT, format_address, parse_address
 from hyperscale.errors import InputError
+from hyperscale.gates.committed.events import GlobalOptions, LossPolicy
+from hyperscale.gates.committed.transitions import DATACENTERS_MAX
 from hyperscale.jobs.committed.events import JobOptions
 from hyperscale.jobs.committed.keys import KEY_HINT, key_problem
 from hyperscale.jobs.messages import Isolation
@@ -124,3 +126,21 @@ def options_of(job: JobSubmission) -> JobOptions:
         if getattr(job, name) is not None
     }
     return JobOptions(on_isolation=isolation, log_level=job.log_level, static=job.static, **limits)
+
+
+def across_of(job: JobSubmission, datacenters: Sequence[str]) -> GlobalOptions:
+    """Return what a submission asks of gates."""
+    policies = [policy.value for policy in LossPolicy]
+    if job.on_datacenter_lost not in policies:
+        raise InputError(
+            f"on_datacenter_lost: {job.on_datacenter_lost!r} is not one of {', '.join(policies)}"
+        )
+    if not 1 <= job.datacenter_count <= DATACENTERS_MAX:
+        raise InputError(f"datacenter_count: {job.datacenter_count} is not 1 to {DATACENTERS_MAX}")
+    return GlobalOptions(
+        datacenters=tuple(datacenters),
+        datacenter_count=len(datacenters) or job.datacenter_count,
+        fallback=job.fallback,
+        policy=LossPolicy(job.on_datacenter_lost),
+        vus_per_datacenter=job.vus_per_datacenter,
+    )

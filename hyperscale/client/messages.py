@@ -7,6 +7,7 @@ definite; after a lost connection, repeat the request through another manager.
 
 from msgspec import Struct, field
 
+from hyperscale.gates.committed.events import GlobalOptions
 from hyperscale.jobs.committed.events import Code, JobOptions, JobStatus
 from hyperscale.jobs.committed.state import JobView
 from hyperscale.membership.events import MemberState
@@ -15,8 +16,8 @@ from hyperscale.stats.view import RunView
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import Role
 
-_ASKING = frozenset({Role.CLIENT, Role.OPERATOR, Role.MANAGER})
-_MANAGERS = frozenset({Role.MANAGER})
+_ASKING = frozenset({Role.CLIENT, Role.OPERATOR, Role.MANAGER, Role.GATE})
+_MANAGERS = frozenset({Role.MANAGER, Role.GATE})
 
 BLOB_CHUNK_BYTES = 512 * 1024
 
@@ -64,6 +65,7 @@ class SubmitJob(Struct, frozen=True, kw_only=True):
     options: JobOptions = field(default_factory=JobOptions)
     by: str = ""
     secrets: bytes = b""  # values of secret parameters (`plan.secrets`); never committed
+    across: GlobalOptions | None = None  # for gates: which datacenters, and what if one is lost
 
 
 @message(kind=472, priority=MessagePriority.HIGH, size=SizeClass.MEDIUM, senders=_MANAGERS)

@@ -46,7 +46,7 @@ def result_of_end(end: JobEnd) -> RunResult:
         aborted_by=job.aborted_by,
         parameters=job.plan.parameters,
         job_id=job.id,
-        datacenters=[parse_job_id(job.id).scope],
+        datacenters=job.datacenters or [parse_job_id(job.id).scope],
         segments=end.segments,
         gaps=end.gaps,
         usage=end.usage,

@@ -48,6 +48,10 @@ class JobSubmission:
     dispatch_timeout: str | float | None = None
     key: str = ""
     target_datacenters: Sequence[str] = ()
+    datacenter_count: int = 1
+    fallback: bool = False
+    on_datacenter_lost: str = "best_effort"
+    vus_per_datacenter: bool = False
     on_isolation: str = "stop"
     log_level: str = "info"
     static: bool = True

@@ -25,7 +25,9 @@ SECRET_FILE_VARIABLE = "HYPERSCALE_SECRET_FILE"  # noqa: S105  a name, not a sec
 PREVIOUS_SECRET_FILE_VARIABLE = "HYPERSCALE_PREVIOUS_SECRET_FILE"  # noqa: S105  the same
 FILE_VARIABLE = "HYPERSCALE_CONFIG"
 
-NodeRole = Literal["manager", "worker"]
+GATE_PORT = 9300
+
+NodeRole = Literal["manager", "worker", "gate"]
 ROLES: tuple[NodeRole, ...] = typing.get_args(NodeRole)
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}\Z"  # `$` would let a line end through
@@ -174,6 +176,14 @@ class RetriesSection(_Section, frozen=True, kw_only=True):
     window_s: Annotated[float, Meta(gt=0, le=86_400)] = 300.0
 
 
+class GatesSection(_Section, frozen=True, kw_only=True):
+    seeds: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for seed in self.seeds:
+            parse_address(seed, default_port=GATE_PORT, where="gates.seeds")
+
+
 class LogSection(_Section, frozen=True, kw_only=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -207,6 +217,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     retries: RetriesSection = RetriesSection()
     executors: ExecutorsSection = ExecutorsSection()
     bundles: BundlesSection = BundlesSection()
+    gates: GatesSection = GatesSection()
     log: LogSection = LogSection()
     secret: Hidden | None = None
     previous_secret: Hidden | None = None
@@ -267,6 +278,7 @@ _MEANINGS = {
     "ledger.snapshot_entries": "log entries between snapshots",
     "ledger.trailing_entries": "log entries kept before a snapshot, for followers that lag",
     "ledger.history_days": "days to keep the history of jobs",
+    "gates.seeds": "HOST[:PORT] of a gate that this datacenter registers with (managers)",
     "queue.max": "most workflows that may wait for cores; further jobs are refused (managers)",
     "queue.age_s": "wait after which a workflow rises by one priority; from then on no later "
     "workflow takes the cores it waits for (managers)",
@@ -299,6 +311,11 @@ _SHORT_VARIABLES = {
 ROLE_DEFAULTS: dict[str, dict[tuple[str, str], Any]] = {
     "manager": {},
     "worker": {("listen", "port"): 9100, ("listen", "http_port"): 9101},
+    "gate": {
+        ("node", "datacenter"): "global",
+        ("listen", "port"): GATE_PORT,
+        ("listen", "http_port"): GATE_PORT + 1,
+    },
 }
 
 

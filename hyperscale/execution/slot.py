@@ -232,7 +232,9 @@ def _make_instance(
         client=hub.client(number),
         context=dict(context),
         received=uses,
-        vu=0 if assignment.role is SlotRole.TEAR_DOWN else slot + number * assignment.slots,
+        vu=0
+        if assignment.role is SlotRole.TEAR_DOWN
+        else assignment.plan.first_vu + slot + number * assignment.slots,
     )
     return instance
 

@@ -16,7 +16,7 @@ from hyperscale.gates.datacenters.health import DatacenterFigures
 from hyperscale.jobs.committed.events import JobOptions, JobStatus
 from hyperscale.jobs.messages import Backpressure
 from hyperscale.plan import Plan
-from hyperscale.wire.registry import MessagePriority, SizeClass, message
+from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import Role
 
 HOPS_MAX = 2
@@ -24,6 +24,7 @@ HOPS_MAX = 2
 _GATES = frozenset({Role.GATE})
 _MANAGERS = frozenset({Role.MANAGER})
 _BOTH = frozenset({Role.GATE, Role.MANAGER})
+_ASKING = frozenset({Role.CLIENT, Role.OPERATOR})
 
 
 class AssignmentAnswer(Enum):
@@ -38,21 +39,16 @@ class AssignmentAnswer(Enum):
 
 @message(kind=500, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_GATES)
 class AssignJob(Struct, frozen=True, kw_only=True):
-    """Run a datacenter's part of a global job; its submission key is the job's id.
-    -> AssignmentReply
-
-    The job prepares and waits for `StartAssignment` unless `waits` is False.
-    """
+    """Run a datacenter's part of a global job (`options.part_of`); its submission key is the id of
+    the global job. It prepares and waits for `StartAssignment`. -> AssignmentReply"""
 
     job: str
     group: int
     term: int
-    index: int  # of the datacenter among those of the job: the slot of its reports
     plan: Plan
     bundle: str = ""
     options: JobOptions = field(default_factory=JobOptions)
     by: str = ""
-    waits: bool = True
 
 
 @message(kind=501, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_GATES)
@@ -82,6 +78,7 @@ class AssignmentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     answer: AssignmentAnswer
     local_job: str = ""
     reason: str = ""
+    needs_bundle: bool = False  # upload the bundle (`PutBlob`), then send the command again
 
 
 AssignmentCommand = AssignJob | StartAssignment | CancelAssignment
@@ -151,3 +148,43 @@ class CrossClusterAck(Struct, frozen=True, kw_only=True, omit_defaults=True):
     managers: list[str] = field(default_factory=list)  # addresses
     figures: DatacenterFigures
     coordinate: bytes = b""
+
+
+@message(kind=522, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+class RegisterDatacenter(Struct, frozen=True, kw_only=True):
+    """A datacenter and the addresses of its managers, repeated for as long as it is there.
+    -> RegisterDatacenterReply"""
+
+    datacenter: str
+    managers: list[str]
+
+
+@message(kind=523, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_GATES)
+class RegisterDatacenterReply(Struct, frozen=True, kw_only=True):
+    gates: list[str] = field(default_factory=list)  # addresses
+
+
+@message(kind=524, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
+class ListDatacenters(Struct, frozen=True, kw_only=True):
+    """-> ListDatacentersReply"""
+
+
+@nested
+class DatacenterRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A datacenter as one gate sees it."""
+
+    datacenter: str
+    reachability: str
+    health: str
+    total_cores: int = 0
+    available_cores: int = 0
+    queue_depth: int = 0
+    workers: int = 0
+    managers: int = 0
+    rtt_ms: float | None = None
+    is_draining: bool = False
+
+
+@message(kind=525, priority=MessagePriority.NORMAL, size=SizeClass.MEDIUM, senders=_GATES)
+class ListDatacentersReply(Struct, frozen=True, kw_only=True):
+    datacenters: list[DatacenterRow] = field(default_factory=list)

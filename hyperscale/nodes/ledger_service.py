@@ -16,6 +16,7 @@ from hyperscale._native import (
     LedgerStore,
 )
 from hyperscale.errors import InputError, RunError
+from hyperscale.gates.committed.machine import GlobalJobMachine
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import FOLLOWED, MANAGEMENT, TICK_S, LedgerCore, LedgerLimits
@@ -58,8 +59,15 @@ _log = logging.getLogger("hyperscale.ledger")
 class LedgerService(NodeService):
     """Opens the store of a node, joins a ledger and runs it."""
 
-    def __init__(self, member: MemberNode, handlers: Handlers) -> None:
+    def __init__(
+        self,
+        member: MemberNode,
+        handlers: Handlers,
+        make_machine: Callable[[str, int], JobMachine | GlobalJobMachine] = JobMachine,
+    ) -> None:
+        """`make_machine` makes the machine of a group, by scope and number."""
         config = member.config
+        self._make_machine = make_machine
         directory = Path(config.node.data_dir)
         self.on_ledger: list[Callable[[Ledger], None]] = []
         """Called once the node has a ledger, before the ledger does anything."""
@@ -130,7 +138,7 @@ class LedgerService(NodeService):
         core = LedgerCore(
             self._identity.number,
             self._store,
-            make_machine=lambda group: JobMachine(self._identity.scope, group),
+            make_machine=lambda group: self._make_machine(self._identity.scope, group),
             seed=secrets.randbits(63),
             limits=LedgerLimits(
                 snapshot_entries=config.ledger.snapshot_entries,
@@ -270,8 +278,8 @@ def open_store(directory: Path) -> LedgerStore:
 
 def _live_jobs(machine: Machine) -> int:
     """Return how many jobs of a group have not ended."""
-    assert isinstance(machine, JobMachine)
-    return sum(not job.has_ended for job in machine.jobs())
+    assert isinstance(machine, JobMachine | GlobalJobMachine)
+    return sum(1 for _ in machine.jobs())
 
 
 _MAY_LEAD = frozenset({AnnouncedLoad.HEALTHY, AnnouncedLoad.BUSY})

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from hyperscale.config.loading import NodeSettings
 from hyperscale.nodes.certificate_watch import CertificateWatch
 from hyperscale.nodes.disk_use import DiskUse
+from hyperscale.nodes.jobs.global_parts import GlobalParts
 from hyperscale.nodes.jobs.service import JobsService
 from hyperscale.nodes.ledger_service import LedgerService
 from hyperscale.nodes.member import MemberNode, NodeService, RoleSpec
@@ -17,7 +18,9 @@ def _services(member: MemberNode, handlers: Handlers) -> Iterator[NodeService]:
     yield CertificateWatch(member)
     ledger = LedgerService(member, handlers)
     yield ledger
-    yield JobsService(member, handlers, ledger)
+    jobs = JobsService(member, handlers, ledger)
+    yield jobs
+    yield GlobalParts(member, handlers, ledger, jobs)
     yield DiskUse(member, {"ledger": "ledger", "bundles": "blobs"})
 
 

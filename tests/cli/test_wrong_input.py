@@ -160,7 +160,15 @@ FLAGS = {
     "json over the test itself": (["run", "shop.py", "--json", "./shop.py"], ["--json", "shop.py"]),
     "a shortened flag": (["run", "shop.py", "--dur", "1s"], ["--dur", "did you mean --duration?"]),
     "json into a directory": (["run", "shop.py", "--json", "."], ["--json"]),
-    "gates for a job": (["submit", "shop.py", "--gate", "x"], ["--gate", "no gates yet"]),
+    "a datacenter without a gate": (
+        ["submit", "shop.py", "--datacenter", "east"],
+        ["--datacenter needs --gate", "its own datacenter"],
+    ),
+    "datacenters without a gate": (["datacenters"], ["--gate is missing"]),
+    "gates and managers": (
+        ["jobs", "--gate", "127.0.0.1", "--manager", "127.0.0.1"],
+        ["--gate and --manager cannot be combined"],
+    ),
     "an unknown protocol": (["ping", "gopher", "http://x"], ["gopher", "http"]),
     "a host that is no URL": (["ping", "localhost"], ["'localhost'", "ping http://localhost"]),
     "two addresses to ping": (["ping", "http://x", "http://y"], ["unexpected", "http://y"]),

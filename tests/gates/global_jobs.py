@@ -66,7 +66,9 @@ class GlobalLog:
 
     def put(self, event: GlobalEvent) -> Reply:
         self.index += 1
-        applied = self.machine.apply(self.index, self.stamp_ms, encode_global(event))
+        applied = self.machine.apply(
+            self.index, self.stamp_ms, encode_global(event), unix_ms=self.stamp_ms
+        )
         self.rows += applied.history
         return applied.reply
 

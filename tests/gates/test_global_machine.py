@@ -189,5 +189,5 @@ def test_a_snapshot_restores_the_same_state() -> None:
 
 
 def test_bytes_that_are_not_an_event_are_refused() -> None:
-    applied = GlobalJobMachine("global", 1).apply(1, 1, b"\xc1")
+    applied = GlobalJobMachine("global", 1).apply(1, 1, b"\xc1", unix_ms=1)
     assert (applied.event, applied.reply.code) == (None, Code.INVALID)

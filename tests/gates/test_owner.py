@@ -426,7 +426,7 @@ def test_merged_totals_do_not_depend_on_order_or_repetition_of_reports() -> None
 
 def test_an_answer_about_a_job_that_is_over_changes_nothing() -> None:
     jobs, job = running("east")
-    command = AssignJob(job=job, group=1, term=1, index=0, plan=plan())
+    command = AssignJob(job=job, group=1, term=1, plan=plan())
     jobs.report(result(job, "east"))
     before = len(jobs.proposed)
     jobs._take(AssignmentAnswered("east", command, None))

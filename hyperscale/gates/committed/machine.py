@@ -29,6 +29,7 @@ from hyperscale.jobs.committed.events import Code, JobStatus, Reply
 from hyperscale.jobs.committed.job_table import JobTable, KeyRecord, Limits, Refuse
 from hyperscale.jobs.committed.keys import job_id
 from hyperscale.jobs.committed.plan_rules import plan_problem
+from hyperscale.jobs.committed.state import JobTimes
 
 _HISTORY_BYTES = 4096
 
@@ -57,7 +58,7 @@ class GlobalJobMachine:
 
     # --- the ledger's side ----------------------------------------------------------------
 
-    def apply(self, index: int, time_ms: int, body: bytes, *, unix_ms: int = 0) -> GlobalApplied:  # noqa: ARG002 -- the ledger's protocol
+    def apply(self, index: int, time_ms: int, body: bytes, *, unix_ms: int) -> GlobalApplied:  # noqa: ARG002 -- the ledger's protocol
         """Apply one committed entry. No content of an entry makes this raise."""
         try:
             event = decode_global(body)
@@ -68,15 +69,15 @@ class GlobalJobMachine:
         table.now_ms = max(table.now_ms, time_ms)
         try:
             if isinstance(event, GlobalJobSubmitted):
-                return self._submitted(event, body)
-            return self._changed(event, body)
+                return self._submitted(event, body, unix_ms)
+            return self._changed(event, body, unix_ms)
         except Refuse as refuse:
             reply = refuse.reply
             if not isinstance(event, GlobalJobSubmitted):
                 reply = msgspec.structs.replace(reply, job=event.job)
             return GlobalApplied(event, reply)
 
-    def _changed(self, event: GlobalJobEvent, body: bytes) -> GlobalApplied:
+    def _changed(self, event: GlobalJobEvent, body: bytes, unix_ms: int) -> GlobalApplied:
         job = self._table.jobs.get(event.job)
         if job is None:
             raise Refuse(Code.UNKNOWN_JOB, f"no global job {event.job!r} here")
@@ -90,6 +91,7 @@ class GlobalJobMachine:
             return GlobalApplied(event, _DUPLICATE)
         if not GLOBAL_TRANSITIONS[type(event)](job, event, self._table.now_ms):
             return GlobalApplied(event, _DUPLICATE)
+        job.times.note_dates(unix_ms)
         kind = str(event.__struct_config__.tag)
         if isinstance(event, GlobalJobFinished):
             record = _encoder.encode(job)
@@ -100,7 +102,7 @@ class GlobalJobMachine:
             return GlobalApplied(event, _OK, ((job.id, "late", body),))
         return GlobalApplied(event, _OK, ((job.id, kind, _for_history(event, body)),))
 
-    def _submitted(self, event: GlobalJobSubmitted, body: bytes) -> GlobalApplied:
+    def _submitted(self, event: GlobalJobSubmitted, body: bytes, unix_ms: int) -> GlobalApplied:
         table = self._table
         earlier = table.earlier(event.key, event.digest)
         if earlier is not None:
@@ -117,7 +119,7 @@ class GlobalJobMachine:
             bundle=event.bundle,
             options=event.options,
             by=event.by,
-            submitted_ms=table.now_ms,
+            times=JobTimes(submitted_ms=table.now_ms, submitted_unix_ms=unix_ms),
         )
         table.add(job)
         return GlobalApplied(event, Reply(ok=True, job=job.id), ((job.id, "submitted", body),))

@@ -11,7 +11,7 @@ from hyperscale.gates.committed.events import GlobalOptions, LossPolicy
 from hyperscale.gates.datacenters.routing import DatacenterChoice
 from hyperscale.gates.slices import PlanShare
 from hyperscale.jobs.committed.events import JobStatus
-from hyperscale.jobs.committed.state import JOB_ENDS, JOB_MOVES, Stop
+from hyperscale.jobs.committed.state import JOB_ENDS, JOB_MOVES, JobTimes, Stop
 from hyperscale.plan import Plan
 
 
@@ -88,9 +88,19 @@ class GlobalJob(Struct, kw_only=True, omit_defaults=True):
     routing: DatacenterChoice | None = None
     stop: Stop | None = None
     reason: str = ""
-    submitted_ms: int = 0
-    started_ms: int = 0  # when the start was ordered
-    ended_ms: int = 0
+    times: JobTimes = field(default_factory=JobTimes)  # started: when the start was ordered
+
+    @property
+    def submitted_ms(self) -> int:
+        return self.times.submitted_ms
+
+    @property
+    def started_ms(self) -> int:
+        return self.times.started_ms
+
+    @property
+    def ended_ms(self) -> int:
+        return self.times.ended_ms
 
     @property
     def has_ended(self) -> bool:

@@ -103,7 +103,7 @@ def start_ordered(job: GlobalJob, event: GlobalStartOrdered, now_ms: int) -> boo
         raise Refuse(Code.CANCELLING, f"global job {job.id} is being cancelled")
     if not job.assignments:
         raise Refuse(Code.INVALID, f"global job {job.id} has no datacenters yet")
-    job.started_ms = now_ms
+    job.times.started_ms = now_ms
     if job.status is JobStatus.DISPATCHING:
         job.become(JobStatus.RUNNING)
     return True
@@ -154,7 +154,7 @@ def job_finished(job: GlobalJob, event: GlobalJobFinished, now_ms: int) -> bool:
     if any(True for _ in job.open_assignments()):
         raise Refuse(Code.INVALID, f"datacenters of {job.id} have not ended")
     job.become(event.status)
-    job.reason, job.ended_ms = event.reason, now_ms
+    job.reason, job.times.ended_ms = event.reason, now_ms
     return True
 
 

@@ -22,7 +22,7 @@ from hyperscale.gates.deadlines import datacenter_deadline_ms
 from hyperscale.gates.messages import AssignJob, CancelAssignment, StartAssignment
 from hyperscale.gates.owner.state import GlobalProgress, OwnerState
 from hyperscale.gates.slices import PlanShare, sliced, split_plan, split_problem, whole_plan
-from hyperscale.jobs.committed.events import JobStatus
+from hyperscale.jobs.committed.events import GlobalPart, JobStatus
 from hyperscale.stats.thresholds import abort_verdict
 
 
@@ -174,10 +174,13 @@ class GlobalReconciler:
                 job=job.id,
                 group=state.group,
                 term=state.term,
-                index=assignment.index,
                 plan=sliced(job.plan, assignment.workflows),
                 bundle=job.bundle,
-                options=replace(job.options.job, timeout_s=left_s),
+                options=replace(
+                    job.options.job,
+                    timeout_s=left_s,
+                    part_of=GlobalPart(job=job.id, index=assignment.index),
+                ),
                 by=job.by,
             ),
         )

@@ -29,6 +29,14 @@ class JobStatus(Enum):
     TIMEOUT = "timeout"
 
 
+class GlobalPart(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of a job that is a datacenter's part of a global job: which one, and when it begins."""
+
+    job: str  # the id of the global job, which is the key of this one
+    index: int = 0  # of the datacenter among those of the job: the slot of its merged reports
+    waits: bool = True  # its first workflows begin when the gates say so
+
+
 class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the submitter chooses for the job as a whole."""
 
@@ -40,6 +48,7 @@ class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Id of the secret parameters, which managers keep outside of the ledger. The manager that takes
     # the submission sets it; a repeated submission has another one, so it is not in the digest.
     secrets: str = ""
+    part_of: GlobalPart | None = None
 
 
 class JobSubmitted(Struct, tag="submitted", frozen=True, kw_only=True):
@@ -51,6 +60,19 @@ class JobSubmitted(Struct, tag="submitted", frozen=True, kw_only=True):
     bundle: str = ""  # sha256
     options: JobOptions = field(default_factory=JobOptions)
     by: str = ""
+
+
+class SubmissionRevoked(Struct, tag="key_revoked", frozen=True, kw_only=True):
+    """A key that made no job yet is never to make one: its submission may still be on its way."""
+
+    key: str
+    reason: str
+
+
+class JobReleased(Struct, tag="released", frozen=True, kw_only=True):
+    """A part of a global job may begin: every datacenter is ready, or has had time enough."""
+
+    job: str
 
 
 class PartDispatch(Struct, frozen=True):
@@ -223,10 +245,11 @@ JobEvent = (
     | Checkpointed
     | PartEnded
     | WorkflowEnded
+    | JobReleased
     | CancelRequested
     | JobFinished
 )
-Event = JobSubmitted | JobEvent | TimePassed
+Event = JobSubmitted | SubmissionRevoked | JobEvent | TimePassed
 
 
 class Code(Enum):
@@ -237,6 +260,7 @@ class Code(Enum):
     INVALID = "invalid"  # not an event, or one that contradicts itself
     INVALID_KEY = "invalid_key"
     CONFLICT = "idempotency_key_conflict"
+    REVOKED = "revoked"  # the submission was cancelled before it arrived
     CAPACITY = "capacity"  # too many jobs here now: try again later
     UNKNOWN_JOB = "unknown_job"
     UNKNOWN_WORKFLOW = "unknown_workflow"

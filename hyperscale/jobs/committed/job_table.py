@@ -96,6 +96,8 @@ class JobTable(Struct, Generic[J], kw_only=True):
         known = self.keys.get(key)
         if known is None:
             return None
+        if not known.job:
+            raise Refuse(Code.REVOKED, "the submission was cancelled before it arrived")
         if known.digest == digest:
             return Reply(ok=True, code=Code.DUPLICATE, job=known.job, was_duplicate=True)
         raise Refuse(
@@ -104,6 +106,16 @@ class JobTable(Struct, Generic[J], kw_only=True):
             hint="take a new key for a new job",
             job=known.job,
         )
+
+    def revoke(self, key: str) -> Reply:
+        """See to it that a key makes no job. The reply names the job if it has made one."""
+        if (problem := key_problem(key)) is not None:
+            raise Refuse(Code.INVALID_KEY, problem, hint=KEY_HINT)
+        known = self.keys.get(key)
+        if known is None:
+            self.keys[key] = KeyRecord("", "", self.now_ms)
+            return Reply(ok=True)
+        return Reply(ok=not known.job, code=Code.DUPLICATE, job=known.job)
 
     def make_room(self, limits: Limits) -> None:
         """Raise `Refuse` if the group has no room for one more job."""

@@ -32,6 +32,7 @@ from hyperscale.jobs.committed.events import (
     JobSubmitted,
     PartEnded,
     Reply,
+    SubmissionRevoked,
     TimePassed,
     WorkflowSetUp,
     decode,
@@ -88,11 +89,13 @@ class JobMachine:
                     return Applied(event, _OK)
                 case JobSubmitted():
                     return self._submitted(event, body, unix_ms)
+                case SubmissionRevoked():
+                    return Applied(event, state.revoke(event.key))
                 case _:
                     return self._changed(event, body, unix_ms)
         except Refuse as refuse:
             reply = refuse.reply
-            if not isinstance(event, JobSubmitted | TimePassed):
+            if not isinstance(event, JobSubmitted | SubmissionRevoked | TimePassed):
                 reply = msgspec.structs.replace(reply, job=event.job)
             return Applied(event, reply)
 
@@ -153,6 +156,10 @@ class JobMachine:
     def jobs(self) -> Iterator[Job]:
         """Return the jobs that have not ended, oldest first."""
         return self._state.open_jobs()
+
+    def ended_jobs(self) -> list[Job]:
+        """Return the rows of jobs that have ended, oldest first."""
+        return [self._state.jobs[job] for job in self._state.ended]
 
     def view(self, job: str, now_ms: int | None = None) -> JobView | None:
         """Return a job for people. `now_ms`: the time of the group, for ages; None: that of its

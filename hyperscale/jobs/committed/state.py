@@ -255,6 +255,8 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     reason: str = ""
     times: JobTimes = field(default_factory=JobTimes)
     context_bytes: int = 0  # that its parts provided
+    is_released: bool = False  # a part of a global job: it may begin
+    datacenters: list[str] = field(default_factory=list)  # of a merged record: whose parts it has
 
     @property
     def has_ended(self) -> bool:
@@ -263,6 +265,12 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     @property
     def ended_ms(self) -> int:
         return self.times.ended_ms
+
+    @property
+    def may_begin(self) -> bool:
+        """True unless the job is a part of a global job that has not begun yet."""
+        part = self.options.part_of
+        return part is None or not part.waits or self.is_released
 
     @property
     def aborted_by(self) -> str:
@@ -361,9 +369,9 @@ def view_of(job: Job, now_ms: int) -> JobView:
         submitted_ms=times.submitted_unix_ms,
         started_ms=times.started_unix_ms,
         ended_ms=times.ended_unix_ms,
-        submitted_ago_s=_ago_s(times.submitted_ms, now_ms),
-        started_ago_s=_ago_s(times.started_ms, now_ms),
-        ended_ago_s=_ago_s(times.ended_ms, now_ms),
+        submitted_ago_s=ago_s(times.submitted_ms, now_ms),
+        started_ago_s=ago_s(times.started_ms, now_ms),
+        ended_ago_s=ago_s(times.ended_ms, now_ms),
         workflows=[
             WorkflowRow(
                 name=name,
@@ -380,7 +388,7 @@ def view_of(job: Job, now_ms: int) -> JobView:
     )
 
 
-def _ago_s(at_ms: int, now_ms: int) -> float | None:
+def ago_s(at_ms: int, now_ms: int) -> float | None:
     return max(0, now_ms - at_ms) / 1000 if at_ms else None
 
 

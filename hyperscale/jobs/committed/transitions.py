@@ -20,6 +20,7 @@ from hyperscale.jobs.committed.events import (
     Code,
     JobEvent,
     JobFinished,
+    JobReleased,
     JobStatus,
     PartDispatch,
     PartEnded,
@@ -358,6 +359,13 @@ def workflow_ended(job: Job, event: WorkflowEnded, now_ms: int) -> bool:
     return True
 
 
+def released(job: Job, event: JobReleased, now_ms: int) -> bool:  # noqa: ARG001 -- one signature
+    if job.is_released:
+        return False
+    job.is_released = True
+    return True
+
+
 def cancelled(job: Job, event: CancelRequested, now_ms: int) -> bool:
     if event.status not in _STOPS:
         raise Refuse(Code.INVALID, f"no job is stopped as {event.status.value}")
@@ -499,6 +507,7 @@ TRANSITIONS: dict[type[JobEvent], Callable[[Job, Any, int], bool]] = {
     Checkpointed: checkpointed,
     PartEnded: part_ended,
     WorkflowEnded: workflow_ended,
+    JobReleased: released,
     CancelRequested: cancelled,
     JobFinished: job_finished,
 }

@@ -17,6 +17,7 @@ from hyperscale.jobs.committed.events import (
     JobSubmitted,
     PartEnded,
     PartRedispatched,
+    SubmissionRevoked,
     TimePassed,
     WorkflowDispatched,
 )
@@ -135,6 +136,9 @@ class JobLeader:
         self._look_now()
         for job in list(self._machine.jobs()):
             self._guard(job, self._lifecycle.adopt)
+        if state.attempts:
+            leases_s = state.timeouts.lease_s + state.timeouts.silence_margin_s
+            state.time.statistics_from_s = state.now_s + leases_s
         self._leases.contact()
         self._reconcile_all()
 
@@ -143,7 +147,9 @@ class JobLeader:
         self.state.proposal_applied(event)
         if isinstance(event, TimePassed):
             return
-        job = self._machine.job(reply.job if isinstance(event, JobSubmitted) else event.job)
+        job = self._machine.job(
+            reply.job if isinstance(event, JobSubmitted | SubmissionRevoked) else event.job
+        )
         if job is None:
             return
         match event:

@@ -13,6 +13,8 @@ class LeaderTime:
         """How much older a committed entry may be than it seems."""
         self.committed_s = 0.0
         """When an entry with the time of the group was last applied."""
+        self.statistics_from_s = 0.0
+        """When every attempt that the last leader started has reported, or has lost its lease."""
         self._ahead_ms = 0.0  # of this node's clock
 
     def begin(self, event: BecameLeader, timeouts: LeaderTimeouts, *, now_s: float) -> None:

@@ -276,7 +276,7 @@ class Reconciler:
                     self._rules.advance(job, attempt)
             else:
                 self._redispatch(job, progress, name, index)
-        if any(attempt.phase is AttemptPhase.READY for attempt in attempts):
+        if job.may_begin and any(attempt.phase is AttemptPhase.READY for attempt in attempts):
             self._start(progress, workflow, attempts)
         if self._blocks_other_jobs(job, progress, name):
             for attempt in attempts:

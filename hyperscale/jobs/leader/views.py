@@ -3,12 +3,14 @@
 from msgspec.structs import replace
 
 from hyperscale.jobs.committed.events import JobStatus
-from hyperscale.jobs.committed.state import Job, JobView, view_of, view_status
+from hyperscale.jobs.committed.state import Job, JobView, WorkflowState, view_of, view_status
+from hyperscale.jobs.leader.attempts import BEGUN, AttemptPhase
 from hyperscale.jobs.leader.state import LeaderState
 from hyperscale.stats.holds import hold_warnings
 from hyperscale.stats.shared_cores import sharing_note
 from hyperscale.stats.view import RunView, WorkerUsage
 
+_SECONDS = 10  # of the series, in each report to the gates
 _USAGE_SHOWN_MAX = 20
 """Workers in a view: each view goes to everyone who watches, and no screen has room for more."""
 
@@ -56,6 +58,40 @@ def _running_s(state: LeaderState, job: Job, now_s: float) -> float:
     running_s = [now_s - started_s for started_s in attempts if started_s is not None]
     running_s += [(state.time.read_ms(now_s) - at_ms) / 1000 for at_ms in began_ms]
     return max([0.0, *running_s])
+
+
+def is_prepared(state: LeaderState, job: Job) -> bool:
+    """Return True if every workflow that depends on no other is ready to begin, or has begun."""
+    return all(
+        workflow.has_ended or _is_ready(state, job, name, workflow)
+        for name, workflow in job.workflows.items()
+        if not job.plan_of(name).depends
+    )
+
+
+def _is_ready(state: LeaderState, job: Job, name: str, workflow: WorkflowState) -> bool:
+    phases = [each.phase for each in state.attempts.of_job(job.id) if each.id.workflow == name]
+    return len(phases) == sum(not part.has_ended for part in workflow.parts) > 0 and all(
+        phase is AttemptPhase.READY or phase in BEGUN for phase in phases
+    )
+
+
+def merged_reports(state: LeaderState, job: Job, *, slot: int, sequence: int) -> list[bytes]:
+    """Return one report for each workflow that has statistics: all its parts as one slot.
+
+    Sequences of a later leader are higher. It reports nothing before all attempts that run have
+    reported to it, or their leases are over: what it knows by then is not less than before.
+    """
+    if state.now_s < state.time.statistics_from_s:
+        return []
+    progress = state.job(job)
+    merged = (
+        progress.statistics_of(job, name).stats.merged(
+            slot=slot, sequence=(state.term << 32) + sequence, histograms=True, seconds=_SECONDS
+        )
+        for name in job.workflows
+    )
+    return [report.encode() for report in merged if report is not None]
 
 
 def _usage(state: LeaderState, job: Job) -> list[WorkerUsage]:

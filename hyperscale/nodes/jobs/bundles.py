@@ -211,6 +211,15 @@ class Bundles:
                 return True
         return False
 
+    async def read(self, sha256: str) -> bytes:
+        """Return a bundle; raise `RemoteError` if it is neither here nor at another node."""
+        path = self._store.find(sha256)
+        if path is None:
+            raise RemoteError(
+                f"bundle {sha256[:12]} is not here", code=RemoteErrorCode.UNKNOWN_BUNDLE
+            )
+        return await asyncio.to_thread(path.read_bytes)
+
     async def spread(self, sha256: str, nodes: list[str], own: str) -> bool:
         """Return True once most of `nodes` have stored the bundle; False if too few can."""
         path = self._store.find(sha256)

@@ -97,6 +97,16 @@ class JobsService(NodeService):
         member.tasks.spawn(self._follow_secrets(leaders), "jobs:secrets")
 
     @property
+    def commands(self) -> ClientCommands:
+        """Commands of clients; raise `RemoteError` until the node has a ledger."""
+        return self._ready().commands
+
+    @property
+    def queue_depth(self) -> int:
+        """How many workflows wait for cores, if this node is the allocator."""
+        return self._allocator.waiting
+
+    @property
     def leaders(self) -> JobLeaders | None:
         """The job leaders of this node, once it has a ledger."""
         return None if self._parts is None else self._parts.leaders

@@ -49,7 +49,7 @@ class GateProgram:
         for group, machine in self.machines.items():
             log = self.ledger.groups[group].log
             for index, entry in enumerate(log):
-                machine.apply(index + 1, entry.time_ms, entry.body)
+                machine.apply(index + 1, entry.time_ms, entry.body, unix_ms=entry.unix_ms)
             self.applied[group] = len(log)
         for name in self.setup.plan.datacenters:
             self._watch(DatacenterRegistered(name, (name,)), now_s)
@@ -61,7 +61,9 @@ class GateProgram:
         while group in self.machines and self.applied[group] < len(log):
             entry = log[self.applied[group]]
             self.applied[group] += 1
-            applied = self.machines[group].apply(self.applied[group], entry.time_ms, entry.body)
+            applied = self.machines[group].apply(
+                self.applied[group], entry.time_ms, entry.body, unix_ms=entry.unix_ms
+            )
             self._own(group, ev.GlobalEventApplied(entry.event, applied.reply), now_s)
 
     def lead(self, payload: tuple[int, int], now_s: float) -> None:

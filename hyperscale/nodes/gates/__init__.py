@@ -1,0 +1,1 @@
+"""What a gate does: probes datacenters, owns global jobs, answers clients."""

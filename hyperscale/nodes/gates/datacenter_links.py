@@ -1,0 +1,205 @@
+"""Datacenters as a gate reaches them: managers that registered, probes, and calls to them."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from random import Random
+from typing import TypeVar
+
+from msgspec import Struct
+
+from hyperscale.config.addresses import split_address
+from hyperscale.gates.datacenters.monitor import (
+    DatacenterChanged,
+    DatacenterMonitor,
+    DatacenterRegistered,
+    DatacenterView,
+    MonitorEffect,
+    MonitorEvent,
+    ProbeAcked,
+    SendProbe,
+)
+from hyperscale.gates.messages import (
+    CrossClusterAck,
+    CrossClusterProbe,
+    DatacenterRow,
+    ListDatacenters,
+    ListDatacentersReply,
+    RegisterDatacenter,
+    RegisterDatacenterReply,
+)
+from hyperscale.membership.coordinates import CoordinateSystem, unpack
+from hyperscale.membership.events import LIVING
+from hyperscale.nodes.member import MemberNode
+from hyperscale.sansio.driver import CoreDriver
+from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.errors import CallError, UnreachableError
+from hyperscale.wire.link import PeerLink
+from hyperscale.wire.roles import Role
+
+_PROBE_S = 5.0
+_FORGOTTEN_S = 60.0
+"""A manager that has not registered for so long is not probed any more, if others are left."""
+
+_Reply = TypeVar("_Reply", bound=Struct)
+_log = logging.getLogger("hyperscale.gates")
+
+
+class DatacenterLinks:
+    """The datacenters that one gate knows."""
+
+    def __init__(self, member: MemberNode, on_seen: Callable[[], None]) -> None:
+        self._member = member
+        self._on_seen = on_seen
+        self._links: dict[str, PeerLink] = {}  # by address
+        self._registered_s: dict[str, dict[str, float]] = {}  # datacenter -> address -> when
+        self._turns: dict[str, int] = {}
+        self.coordinates = CoordinateSystem(Random())  # noqa: S311  for directions, not for keys
+        self._monitor = DatacenterMonitor(first_nonce=secrets.randbits(48))
+        self._driver: CoreDriver[MonitorEvent, MonitorEffect] = CoreDriver(
+            self._monitor, self._perform, clock=time.monotonic, on_failure=member.tasks.fail
+        )
+
+    def views(self) -> dict[str, DatacenterView]:
+        return self._monitor.views(now_s=time.monotonic())
+
+    def stop(self) -> None:
+        self._driver.stop()
+        while self._links:
+            self._links.popitem()[1].close()
+
+    # -- requests --------------------------------------------------------------------------
+
+    def register(self, call: InboundCall, request: RegisterDatacenter) -> RegisterDatacenterReply:
+        """Take note of a datacenter's managers; answer with the gates."""
+        name = request.datacenter
+        if call.peer.datacenter != name:
+            _log.warning(
+                "datacenter.refused", extra={"manager": call.peer.node_id, "datacenter": name}
+            )
+            return RegisterDatacenterReply()
+        now_s = time.monotonic()
+        known = self._registered_s.get(name)
+        if known is None:
+            known = self._registered_s[name] = {}
+            _log.info("datacenter.registered", extra={"datacenter": name})
+        known.update(dict.fromkeys(request.managers, now_s))
+        for address in [a for a, at_s in known.items() if at_s < now_s - _FORGOTTEN_S]:
+            del known[address]
+        self._driver.feed(DatacenterRegistered(name, tuple(known)))
+        return RegisterDatacenterReply(gates=self._gates())
+
+    def _gates(self) -> list[str]:
+        members = self._member.members()
+        others = [m.stream_address for m in members if m.role is Role.GATE and m.state in LIVING]
+        return sorted({self._member.address, *others})
+
+    def listed(self, _call: InboundCall, _request: ListDatacenters) -> ListDatacentersReply:
+        return ListDatacentersReply(
+            datacenters=[_row(view) for _, view in sorted(self.views().items())]
+        )
+
+    # -- calls -----------------------------------------------------------------------------
+
+    async def call(
+        self, datacenter: str, message: Struct, reply: type[_Reply], *, within_s: float
+    ) -> _Reply:
+        """Call a manager of a datacenter: the leader, or the next one after a failure."""
+        address = self._address(datacenter)
+        deadline_s = asyncio.get_running_loop().time() + within_s
+        try:
+            link = self._link(address)
+            return await link.call(message, reply, deadline_s=deadline_s, retries=0)
+        except CallError:
+            self._turns[datacenter] = self._turns.get(datacenter, 0) + 1
+            raise
+
+    def _address(self, datacenter: str) -> str:
+        known = sorted(self._registered_s.get(datacenter, {}))
+        if not known:
+            raise UnreachableError(f"no manager of {datacenter} has registered with this gate")
+        view = self.views().get(datacenter)
+        turn = self._turns.get(datacenter, 0)
+        if view is not None and view.leader in known and turn % 2 == 0:
+            return view.leader
+        return known[turn // 2 % len(known)]
+
+    def _link(self, address: str) -> PeerLink:
+        link = self._links.get(address)
+        if link is None:
+            link = self._links[address] = self._member.server.link(*split_address(address))
+        return link
+
+    # -- probes ----------------------------------------------------------------------------
+
+    def _perform(self, effect: MonitorEffect) -> None:
+        if isinstance(effect, SendProbe):
+            self._member.tasks.spawn_request(self._probe(effect), f"probe:{effect.datacenter}")
+        elif isinstance(effect, DatacenterChanged):
+            _log.info(
+                "datacenter.changed",
+                extra={
+                    "datacenter": effect.datacenter,
+                    "reachability": effect.reachability.value,
+                    "health": effect.health.name.lower(),
+                },
+            )
+            self._on_seen()
+
+    async def _probe(self, probe: SendProbe) -> None:
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        question = CrossClusterProbe(nonce=probe.nonce, coordinate=self.coordinates.local.pack())
+        try:
+            link = self._link(probe.manager)
+            ack = await link.call(
+                question, CrossClusterAck, deadline_s=begun_s + _PROBE_S, retries=0
+            )
+        except CallError as error:
+            _log.debug("probe.unanswered: %s", error, extra={"manager": probe.manager})
+            return
+        if ack.datacenter != probe.datacenter or ack.nonce != probe.nonce:
+            return
+        coordinate = unpack(ack.coordinate)
+        if coordinate is not None:
+            self.coordinates.measured(ack.node, coordinate, loop.time() - begun_s)
+        self._driver.feed(
+            ProbeAcked(
+                probe.datacenter,
+                probe.manager,
+                ack.nonce,
+                ack.figures,
+                term=ack.term,
+                is_leader=ack.is_leader,
+                leader=ack.leader,
+                coordinate=coordinate,
+            )
+        )
+        self._on_seen()
+
+
+def _row(view: DatacenterView) -> DatacenterRow:
+    figures = view.figures
+    row = DatacenterRow(
+        datacenter=view.datacenter,
+        reachability=view.reachability.value,
+        health=view.health.name.lower(),
+        rtt_ms=None if view.rtt_s is None else round(view.rtt_s * 1000, 3),
+        is_draining=view.is_draining,
+    )
+    if figures is None:
+        return row
+    return DatacenterRow(
+        datacenter=row.datacenter,
+        reachability=row.reachability,
+        health=row.health,
+        rtt_ms=row.rtt_ms,
+        is_draining=row.is_draining,
+        total_cores=figures.total_cores,
+        available_cores=figures.available_cores,
+        queue_depth=figures.queue_depth,
+        workers=figures.healthy_workers,
+        managers=figures.healthy_managers,
+    )

@@ -1,0 +1,129 @@
+"""The service that makes a member a gate: owners of global jobs, datacenters, answers to clients.
+
+It starts once the gate has joined the ledger of its tier; until then requests are refused.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from hyperscale.client import messages as client_messages
+from hyperscale.gates import messages
+from hyperscale.jobs.messages import FetchBlob
+from hyperscale.ledger.server.ledger import Ledger, OutcomeUnknownError, UnavailableError
+from hyperscale.nodes.gates.client_requests import GateRequests
+from hyperscale.nodes.gates.datacenter_links import DatacenterLinks
+from hyperscale.nodes.gates.owners import REPORTS, GlobalOwners
+from hyperscale.nodes.jobs.bundles import Bundles
+from hyperscale.nodes.ledger_service import LedgerService
+from hyperscale.nodes.member import MemberNode, NodeService
+from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.errors import RemoteError, RemoteErrorCode
+from hyperscale.wire.handlers import Handlers
+
+
+class _Parts(NamedTuple):
+    """What exists once the gate has a ledger."""
+
+    owners: GlobalOwners
+    requests: GateRequests
+
+
+class GatesService(NodeService):
+    """The global jobs of one gate; requests are refused until it has a ledger."""
+
+    def __init__(self, member: MemberNode, handlers: Handlers, ledger: LedgerService) -> None:
+        self._member = member
+        self._peers = ledger.peers
+        self._parts: _Parts | None = None
+        self.datacenters = DatacenterLinks(member, self._datacenters_seen)
+        self._bundles = Bundles(
+            Path(member.config.node.data_dir) / "blobs",
+            ledger.peers,
+            self._bundles_in_use,
+            kept=member.config.bundles.keep,
+        )
+        ledger.on_ledger.append(self._begin)
+        handlers.add(messages.RegisterDatacenter, self.datacenters.register)
+        handlers.add(messages.ListDatacenters, self.datacenters.listed)
+        handlers.add(client_messages.PutBlob, self._bundles.put)
+        handlers.add(client_messages.KeepBlob, self._bundles.keep)
+        handlers.add(FetchBlob, self._bundles.fetch)
+        for report in REPORTS:
+            handlers.add(report, self._request(lambda parts, *call: parts.owners.reported(*call)))
+        for message, handle in _OF_CLIENTS.items():
+            handlers.add(message, self._request(handle))
+        handlers.add(client_messages.WatchJob, self._stream(lambda parts: parts.requests.watch))
+        handlers.add(
+            client_messages.GetJobRecord, self._stream(lambda parts: parts.requests.record)
+        )
+
+    def _begin(self, ledger: Ledger) -> None:
+        member, peers = self._member, self._peers
+        owners = GlobalOwners(
+            ledger, peers, self.datacenters, self._bundles, member.tasks, node=member.node_id
+        )
+        requests = GateRequests(
+            member.node_id,
+            ledger,
+            peers,
+            owners,
+            datacenters=self.datacenters,
+            bundles=self._bundles,
+        )
+        self._parts = _Parts(owners, requests)
+
+    def _datacenters_seen(self) -> None:
+        if self._parts is not None:
+            self._parts.owners.datacenters_seen()
+
+    def _bundles_in_use(self) -> set[str]:
+        if self._parts is None:
+            return set()
+        machines = self._parts.owners.machines()
+        return {job.bundle for machine in machines for job in machine.jobs()}
+
+    async def stop(self) -> None:
+        if self._parts is not None:
+            self._parts.owners.stop()
+        self.datacenters.stop()
+        await self._bundles.close()
+
+    # -- handlers -------------------------------------------------------------------------
+
+    def _request(self, handle: Callable[..., Any]) -> Callable[[InboundCall, Any], Any]:
+        async def handler(call: InboundCall, message: Any) -> Any:
+            try:
+                return await handle(self._ready(), call, message)
+            except (UnavailableError, OutcomeUnknownError) as error:
+                raise RemoteError(
+                    error.message, code=RemoteErrorCode.UNAVAILABLE, hint=error.hint
+                ) from error
+
+        return handler
+
+    def _stream(
+        self, stream_of: Callable[[_Parts], Callable[..., AsyncGenerator[Any, None]]]
+    ) -> Callable[[InboundCall, Any], AsyncGenerator[Struct, None]]:
+        async def handler(call: InboundCall, message: Any) -> AsyncGenerator[Struct, None]:
+            async for item in stream_of(self._ready())(call, message):
+                yield item
+
+        return handler
+
+    def _ready(self) -> _Parts:
+        if self._parts is None:
+            raise RemoteError(
+                "this gate has not joined its ledger yet", code=RemoteErrorCode.UNAVAILABLE
+            )
+        return self._parts
+
+
+_OF_CLIENTS: dict[type[Struct], Callable[..., Any]] = {
+    client_messages.SubmitJob: lambda parts, *call: parts.requests.submit(*call),
+    client_messages.CancelJob: lambda parts, *call: parts.requests.cancel(*call),
+    client_messages.GetJob: lambda parts, *call: parts.requests.get_job(*call),
+    client_messages.ListJobs: lambda parts, *call: parts.requests.list_jobs(*call),
+}
