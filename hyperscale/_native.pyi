@@ -125,6 +125,9 @@ class StepCounts:
     @property
     def failed(self) -> int: ...
     @property
+    def held(self) -> int:
+        """Calls whose latency contains time in which the test's own code held the event loop."""
+    @property
     def none(self) -> int:
         """Calls of a step that returned None, as it may: not in `total`."""
     @property
@@ -574,13 +577,17 @@ class Engine:
         self,
         recorder: Recorder,
         event_loop: AbstractEventLoop,
-        response_type: Callable[[Exchange], object],
+        response_type: type,
         error_type: Callable[[Exchange], BaseException],
         *,
+        trace: Callable[[Exchange], object] | None = None,
         connections: str = "per-vu",
         connecting_max: int = 256,
         shared_max: int = 128,
-    ) -> None: ...
+        kernel_times: bool = True,
+    ) -> None:
+        """`response_type` is made without a call of `__init__`: its attribute `exchange` is set.
+        `kernel_times`: latencies end when the kernel received a response, not when it was read."""
     def fileno(self) -> int: ...
     def poll(self) -> int: ...
     def pin(self, template: Template, addresses: list[str]) -> None: ...

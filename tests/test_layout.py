@@ -31,6 +31,7 @@ CLASS_LINES_PENDING: set[str] = set()
 ATTRIBUTES_MAX = 15
 WIDER_CLASSES = {  # class -> reason
     "Workflow": "the settings of a test",
+    "HookCall": "all that a call needs, computed before the load",
     "DiscoveryConfig": "configuration",
     "JobSubmission": "options of a submission",
     "LeaderTimeouts": "configuration",

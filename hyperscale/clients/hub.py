@@ -4,7 +4,7 @@ import asyncio
 import resource
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 from urllib.parse import urlsplit
 
 from hyperscale._native import Engine, Exchange, Program, Recorder, Template, resolve
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from hyperscale.clients.rabbitmq import RabbitMQClient
     from hyperscale.clients.redis import RedisClient
 
-_Made = TypeVar("_Made")
 SendNative = Callable[[Template, int, int, bool], Response]
 
 CompiledStep = tuple[Template, int, list[int], list[int]]
@@ -91,8 +90,9 @@ class ClientHub:
         self._engine: Engine | None = Engine(
             recorder,
             loop,
-            HTTPResponse if trace is None else _traced(trace, HTTPResponse),
-            RequestError if trace is None else _traced(trace, RequestError),
+            HTTPResponse,
+            RequestError,
+            trace=trace,
             connections=self._connections,
         )
         loop.add_reader(self._engine.fileno(), self._engine.poll)
@@ -224,22 +224,6 @@ class ClientHub:
             # The last reference to the engine: its connections end now, not when garbage is
             # collected.
             self._engine = None
-
-
-def _traced(
-    trace: Callable[[Exchange], object], make: Callable[[Exchange], _Made]
-) -> Callable[[Exchange], _Made]:
-    last: Exchange | None = None
-
-    def show(exchange: Exchange) -> _Made:
-        nonlocal last
-        # A task asks for a result twice: to see whether it raises, and to have it.
-        if exchange is not last:
-            last = exchange
-            trace(exchange)
-        return make(exchange)
-
-    return show
 
 
 async def _never(*_: object) -> HTTPResponse:

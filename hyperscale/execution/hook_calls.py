@@ -46,6 +46,7 @@ class HookCall:
         "is_plain",
         "name",
         "needs",
+        "only",
         "owes",
         "scope",
     )
@@ -74,7 +75,11 @@ class HookCall:
         rebound = _with_defaults(hook.function, hook.optimized)
         self.function: Callable[..., Any] = hook.function if rebound is None else rebound
         self.fixed: Mapping[str, object] = hook.optimized if rebound is None else {}
-        self.is_plain = not (self.from_results or self.from_context or self.fresh or self.fixed)
+        others = self.from_context or self.fresh or self.fixed
+        self.is_plain = not (self.from_results or others)
+        # Index of the result that is its only argument, so that no keywords are needed; None: it
+        # has other arguments.
+        self.only = None if others else _only_argument(self.function, self.from_results)
 
     def arguments(self, instance: Workflow, results: list[Any]) -> dict[str, Any]:
         """Return the keyword arguments of one call."""
@@ -100,6 +105,7 @@ class StepProgram:
     metrics: tuple[HookCall, ...]
     setups: Mapping[Per, tuple[HookCall, ...]]
     teardowns: Mapping[Per, tuple[HookCall, ...]]
+    judges_at_once: bool  # no check and no metric awaits anything
     size: int  # places for results in an iteration, and the last one for RAISED
     remembers: bool  # a step's last result is read by name, as `self.<step>.response`
 
@@ -115,13 +121,19 @@ def compile_calls(blueprint: Blueprint) -> StepProgram:
     index = {name: place for place, name in enumerate(blueprint.recorded)}
     hooks = [hook for layer in blueprint.layers for hook in layer]
     after = {hook.name: hook.after for hook in hooks}
+    scopes: dict[StepScope, StepScope] = {}
+
+    def scope_of(step: int, sees_body: bool) -> StepScope:
+        """Return one object for equal scopes: comparing identities is enough to tell them apart."""
+        scope = StepScope(step, sees_body)
+        return scopes.setdefault(scope, scope)
 
     def step(hook: Hook) -> HookCall:
         return HookCall(
             hook,
             index=index[hook.name],
             needs=_bits(index, hook.after),
-            scope=StepScope(index[hook.name], hook.sees_body),
+            scope=scope_of(index[hook.name], hook.sees_body),
             from_results=_results(hook, ancestors(after, hook.name), index),
         )
 
@@ -143,7 +155,7 @@ def compile_calls(blueprint: Blueprint) -> StepProgram:
             hook,
             index=place,
             needs=_bits(index, hook.after),
-            scope=StepScope(owner, True),
+            scope=scope_of(owner, True),
             from_results=_results(hook, hook.after, index),
         )
 
@@ -152,6 +164,7 @@ def compile_calls(blueprint: Blueprint) -> StepProgram:
         layers=tuple(layer[0] if len(layer) == 1 else layer for layer in layers),
         checks=tuple(judge(place, hook) for place, hook in enumerate(blueprint.checks)),
         metrics=tuple(judge(place, hook) for place, hook in enumerate(blueprint.metrics)),
+        judges_at_once=not any(hook.is_async for hook in (*blueprint.checks, *blueprint.metrics)),
         setups=by_per(blueprint.setups),
         teardowns=by_per(blueprint.teardowns),
         size=len(index) + 1,
@@ -178,6 +191,16 @@ def _bits(index: Mapping[str, int], names: Iterable[str]) -> int:
 def _results(hook: Hook, known: Iterable[str], index: Mapping[str, int]) -> dict[str, int]:
     known = set(known)
     return {name: index[name] for name in hook.injected if name in known}
+
+
+def _only_argument(
+    function: Callable[..., Any], from_results: tuple[tuple[str, int], ...]
+) -> int | None:
+    if len(from_results) != 1 or type(function) is not FunctionType:
+        return None
+    name, index = from_results[0]
+    positional = function.__code__.co_varnames[: function.__code__.co_argcount]
+    return index if positional[1:2] == (name,) else None
 
 
 def _changeable_defaults(hook: Hook) -> tuple[tuple[str, object], ...]:

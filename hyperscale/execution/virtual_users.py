@@ -13,7 +13,7 @@ from asyncio import CancelledError
 from time import perf_counter_ns
 from typing import Any
 
-from hyperscale.clients.scope import current_step
+from hyperscale.clients.scope import StepScope, current_step
 from hyperscale.execution.feeds import SlotFeeds
 from hyperscale.execution.hook_calls import DUE, RAISED, HookCall, StepProgram
 from hyperscale.execution.outcomes import StepOutcomes
@@ -176,7 +176,7 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0911,
     set_step = current_step.set
     due_ns = 0
     iteration = 0
-    scope = None  # of the step that ran last: most workflows never change it
+    scope: StepScope | None = None  # of the hook that ran last: most workflows never change it
 
     if feeds is not None and not feeds.begin(instance):
         return
@@ -252,10 +252,13 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0911,
             end_iteration(turn_ns)
 
         if checks or metrics:
-            scope = None
             # Checks and metrics of the warm-up run, too.
             tallies = crew.tallies if turn_ns >= counted_from_ns else crew.tallies.blank()
-            await _judge(crew, user, results, done, tallies)
+            if program.judges_at_once:
+                scope = _judge_at_once(crew, instance, results, done, scope, tallies)
+            else:
+                scope = None
+                await _judge(crew, user, results, done, tallies)
         if crew.is_once:
             return
         if crew._last_turn is user:
@@ -331,6 +334,52 @@ async def _run_call(crew: UserCrew, user: VirtualUser, call: HookCall, results: 
     if user.remembers:
         remember(user.instance, call.name, result)
     return True
+
+
+def _judge_at_once(  # noqa: PLR0912, PLR0917 - on the hot path, like `run_user`
+    crew: UserCrew,
+    instance: Workflow,
+    results: list[Any],
+    done: int,
+    scope: StepScope | None,
+    tallies: Tallies,
+) -> StepScope | None:
+    """Run the checks and metrics of an iteration, none of which awaits; returns the scope left."""
+    for call in crew.program.checks:
+        if done & call.needs != call.needs:
+            continue
+        if call.scope is not scope:
+            scope = call.scope
+            current_step.set(scope)
+        tally = tallies.checks[call.index]
+        try:
+            if call.only is not None:
+                verdict = call.function(instance, results[call.only])
+            else:
+                verdict = call.function(instance, **call.arguments(instance, results))
+            if verdict is None or verdict:
+                tally.passed += 1
+            else:
+                tally.judge(verdict)
+        except BaseException as error:  # noqa: BLE001 - a check may raise anything
+            tally.fail(lambda error=error: describe_error(error))  # type: ignore[misc]  # bound now
+            _forgive(error)
+    for call in crew.program.metrics:
+        if done & call.needs != call.needs:
+            continue
+        if call.scope is not scope:
+            scope = call.scope
+            current_step.set(scope)
+        try:
+            if call.only is not None:
+                value = call.function(instance, results[call.only])
+            else:
+                value = call.function(instance, **call.arguments(instance, results))
+            tallies.metrics[call.index].add(value)
+        except BaseException as error:  # noqa: BLE001 - a metric may raise anything
+            crew.outcomes.note_raised(call.name, error, results)
+            _forgive(error)
+    return scope
 
 
 async def _judge(

@@ -32,7 +32,7 @@ from hyperscale.reporting.results import (
 )
 from hyperscale.stats.attempt_results import GapResult, SegmentResult, UsageResult
 from hyperscale.stats.histograms import NS_PER_MS, quantile_ms
-from hyperscale.stats.holds import LoopHold, loop_holds
+from hyperscale.stats.holds import LoopHold, is_loop_held, loop_holds
 from hyperscale.stats.reasons import Reason, reasons_against
 from hyperscale.stats.shared_cores import sharing_note
 from hyperscale.stats.thresholds import Verdict, judge_all
@@ -166,7 +166,7 @@ def _workflow(outcome: WorkflowOutcome) -> WorkflowResult:
         attempts=outcome.attempts,
         workers=list(outcome.workers),
         shared_cores=outcome.shared_cores,
-        loop_held=any(hold.is_notable for hold in holds.values()),
+        loop_held=is_loop_held(stats),
         held_seconds=_round(sum(hold.seconds for hold in holds.values())),
         raised=stats.raised,
         allow_failures=plan.allow_failures,

@@ -270,8 +270,8 @@ class WorkflowResult(Struct, frozen=True, kw_only=True):
     # Cores it shared with other workflows of the run, because there were more workflows than
     # cores; 0 if its cores were its own.
     shared_cores: Count = 0
-    # Whether code of the test held the event loop for a notable share of the run: latencies of all
-    # steps then contain time in which responses had come and were not read. `warnings` names it.
+    # Whether code of the test held the event loop for a notable share of the run, and a notable
+    # share of latencies contain that time. `warnings` names the code.
     loop_held: bool = False
     # Time in which code of the test held the event loop, summed over cores.
     held_seconds: Amount = 0.0

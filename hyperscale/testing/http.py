@@ -1,6 +1,7 @@
 """`HTTPResponse`: one finished HTTP exchange. Values are computed when they are read."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hyperscale.testing.results import CallResult
@@ -9,6 +10,13 @@ if TYPE_CHECKING:
     from hyperscale._native import Exchange
 
 _NS_PER_S = 1_000_000_000
+
+
+@cache
+def _json_decoder() -> Callable[[bytes], Any]:
+    import msgspec  # noqa: PLC0415  annotating with `HTTPResponse` should cost no import
+
+    return msgspec.json.Decoder().decode
 
 
 class Phases(NamedTuple):
@@ -104,11 +112,9 @@ class HTTPResponse(CallResult):
 
     def json(self) -> Any:
         """Decode the body as JSON. Raises ValueError if it is not JSON."""
-        import msgspec  # noqa: PLC0415  annotating with this type should cost no import
-
         try:
-            return msgspec.json.decode(self.exchange.body)
-        except msgspec.DecodeError as error:
+            return _json_decoder()(self.exchange.body)
+        except ValueError as error:
             raise ValueError(
                 f"the body of {self.method} {self.url} is not JSON: {error}"
             ) from error

@@ -94,6 +94,29 @@ def test_a_hook_gets_only_results_it_waits_for_and_its_own_copy_of_defaults() ->
         assert (plain, both, mine) == ("result of plain", "default", [1])
 
 
+class Judged(Workflow):
+    @step()
+    async def one(self) -> HTTPResponse:
+        return await self.client.http.get("http://h/")
+
+    @check()
+    def is_ok(self, one: HTTPResponse) -> bool:
+        return one.json() == {}
+
+    @check()
+    def is_named(self, *, one: HTTPResponse) -> bool:
+        return one.ok
+
+
+def test_a_check_of_one_result_is_called_without_keywords_in_the_scope_of_its_step() -> None:
+    program = compiled(Judged)
+    by_name = calls(program)
+    assert program.judges_at_once
+    assert by_name["is_ok"].only == by_name["one"].index
+    assert by_name["is_named"].only is None
+    assert by_name["is_ok"].scope is by_name["one"].scope
+
+
 def test_a_step_needs_exactly_the_steps_it_comes_after() -> None:
     by_name = calls(compiled(Parts))
     assert by_name["takes"].needs == by_name["plain"].bit

@@ -216,8 +216,9 @@ def test_arguments_come_from_ancestors_then_context_then_defaults(lab: Lab) -> N
     assert lab.log() == ["http://localhost:1/right step t-1 default 1"] * 2
 
 
-def test_checks_and_metrics_see_the_results_of_their_iteration(lab: Lab) -> None:
-    lab.write("""
+@pytest.mark.parametrize("define", ["async def", "def"])
+def test_checks_and_metrics_see_the_results_of_their_iteration(lab: Lab, define: str) -> None:
+    text = """
         class Judged(Workflow):
             vus = 2
             duration = "30s"
@@ -234,7 +235,7 @@ def test_checks_and_metrics_see_the_results_of_their_iteration(lab: Lab) -> None
                 return number.value < 4
 
             @check()
-            async def asserts(self, number):
+            DEFINE asserts(self, number):
                 assert number.value != 3, "three"
 
             @metric("distribution")
@@ -244,7 +245,8 @@ def test_checks_and_metrics_see_the_results_of_their_iteration(lab: Lab) -> None
             @metric("count")
             def none(self, number):
                 return None
-    """)
+    """
+    lab.write(text.replace("DEFINE", define))
     (outcome,) = lab.run("Judged")
     # Two users share eight iterations; the second iteration of each raised.
     small, asserts = outcome.check("is_small"), outcome.check("asserts")

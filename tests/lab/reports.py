@@ -17,6 +17,7 @@ class StepCounts(Struct, kw_only=True):
     sent: int = 0  # requests fully handed to the kernel, hops and unreturned calls included
     bytes_sent: int = 0
     bytes_received: int = 0
+    held: int = 0  # latencies that contain time in which the event loop was held
     status_codes: dict[int, int] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
 

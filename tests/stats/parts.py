@@ -199,6 +199,7 @@ class Part:
                 sent=counts.sent,
                 bytes_sent=counts.bytes_sent,
                 bytes_received=counts.bytes_received,
+                held=counts.held,
                 status_codes=dict(counts.status_codes),
                 errors=dict(counts.errors),
             ),

@@ -45,6 +45,21 @@ def test_a_rare_pause_is_counted_and_not_warned_of() -> None:
     assert hold_warnings(stats) == {}
 
 
+def test_latencies_are_marked_only_if_many_of_them_contain_the_time_of_the_hold() -> None:
+    part = Part()
+    for _ in range(50):
+        part.hold("pay", 0.03)
+    for _ in range(1000):
+        part.request("pay", 1_000_000)
+    stats = stats_of(part)
+    assert not is_loop_held(stats)
+    assert hold_warnings(stats)["Shop.pay"].endswith("; meanwhile nothing is sent")
+    part.counts["pay"].held = 5
+    stats = stats_of(part)
+    assert is_loop_held(stats)
+    assert hold_warnings(stats)["Shop.pay"].endswith("; latencies contain that time")
+
+
 def test_code_that_waits_and_code_that_computes_get_different_advice() -> None:
     part = Part()
     for _ in range(50):

@@ -41,6 +41,8 @@ pub struct Turns {
     asked_ns: AtomicU64,
     /// A batch of callbacks runs, so the loop is not idle.
     is_calling: AtomicBool,
+    /// When the last hold ended.
+    held_ns: AtomicU64,
     ended: Mutex<Vec<Hold>>,
 }
 
@@ -73,7 +75,14 @@ impl Turns {
         self.is_calling.store(false, Relaxed);
     }
 
+    /// When the last hold of the loop ended; 0 if there was none.
+    #[must_use]
+    pub fn held_ns(&self) -> u64 {
+        self.held_ns.load(Relaxed)
+    }
+
     fn note(&self, hold: Hold) {
+        self.held_ns.store(hold.ended_ns, Relaxed);
         let mut ended = self.ended();
         if ended.len() < ENDED_MAX {
             ended.push(hold);

@@ -315,6 +315,9 @@ impl Recorder {
         if !self.record(step, outcome, now_ns) {
             return outcome.ok;
         }
+        if exchange.contains_hold {
+            self.record_held(step);
+        }
         if let (false, Some(class)) = (outcome.ok, outcome.error) {
             let make = |second| exchange.sample(second);
             self.note_failure(step, class, &exchange.failure_message(), now_ns, make);
@@ -326,6 +329,13 @@ impl Recorder {
             }
         }
         outcome.ok
+    }
+
+    /// Counts a latency that contains time in which the test's own code held the event loop.
+    pub fn record_held(&mut self, step: u32) {
+        if let Some(counts) = self.counts_mut(step) {
+            counts.held += 1;
+        }
     }
 
     /// Notes why a call failed; `sample` is called if the message is new.

@@ -1,17 +1,18 @@
 //! The engine inside an asyncio loop: its descriptor is watched by the loop, and what
 //! a step awaits is a `Call`, which asyncio takes for a future of its own kind.
 
+use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::ThreadId;
 
 use hyperscale_core::clock;
 use hyperscale_core::engine::response::Keep;
-use hyperscale_core::engine::{self, Caller, RequestKey};
+use hyperscale_core::engine::{self, Caller, Options, RequestKey};
 use hyperscale_core::loop_watch::Turns;
 use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
+use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyType};
 
 use crate::exchange::Exchange;
 use crate::recorder::{lock, Recorder, Shared};
@@ -24,14 +25,42 @@ type Core = engine::Engine<Py<Call>>;
 
 #[pyclass(frozen, module = "hyperscale._native")]
 pub struct Engine {
-    thread: ThreadId,
+    thread: usize,
     core: Mutex<Core>,
     recorder: Shared,
     turns: Arc<Turns>,
     event_loop: Py<PyAny>,
-    /// Makes what a step receives, and what it is raised, from an `Exchange`.
-    response_type: Py<PyAny>,
+    /// What a step receives. Instances are made without a call of `__init__`: the engine sets
+    /// their one attribute, `exchange`.
+    response_type: Py<PyType>,
+    /// Makes what a step is raised from an `Exchange`.
     error_type: Py<PyAny>,
+    /// Called with every exchange, if it is given.
+    trace: Option<Py<PyAny>>,
+}
+
+thread_local! {
+    static MARK: u8 = const { 0 };
+}
+
+/// A number that no other living thread has.
+fn thread_number() -> usize {
+    MARK.with(|mark| ptr::from_ref(mark) as usize)
+}
+
+/// Calls with one argument. Under the limited API of Python 3.11, PyO3 makes a tuple for every call;
+/// the functions of the limited API used here do not.
+fn call_with<'py>(
+    function: &Bound<'py, PyAny>,
+    argument: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let nothing = ptr::null_mut::<ffi::PyObject>();
+    // SAFETY: all pointers are live objects, and the list ends with a null pointer.
+    unsafe {
+        let returned =
+            ffi::PyObject_CallFunctionObjArgs(function.as_ptr(), argument.as_ptr(), nothing);
+        Bound::from_owned_ptr_or_err(function.py(), returned)
+    }
 }
 
 impl Engine {
@@ -47,27 +76,76 @@ impl Engine {
         delivered
     }
 
+    /// What the step receives, or is raised.
+    fn outcome<'py>(
+        &self,
+        failed: bool,
+        exchange: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = exchange.py();
+        if let Some(trace) = &self.trace {
+            call_with(trace.bind(py), exchange)?;
+        }
+        if failed {
+            return call_with(self.error_type.bind(py), exchange);
+        }
+        let kind: *mut ffi::PyTypeObject = self.response_type.as_ptr().cast();
+        // SAFETY: a type, kept alive by `self`, whose instances have nothing but attributes.
+        let made = unsafe { ffi::PyType_GenericAlloc(kind, 0) };
+        // SAFETY: a new reference, or null with an error set.
+        let response = unsafe { Bound::from_owned_ptr_or_err(py, made) }?;
+        response.setattr(intern!(py, "exchange"), exchange)?;
+        Ok(response)
+    }
+
     fn deliver_all(&self, py: Python<'_>) -> PyResult<usize> {
         let mut count = 0;
         loop {
-            let done = self.core().take_done();
+            let mut done = self.core().take_all_done();
             if done.is_empty() {
                 return Ok(count);
             }
             count += done.len();
-            for ended in done {
-                let failed = ended.exchange.failure.is_some();
-                let exchange = Py::new(py, Exchange { inner: ended.exchange })?;
-                let make = if failed { &self.error_type } else { &self.response_type };
-                let state = match make.call1(py, (exchange,)) {
-                    Ok(value) if failed => State::Failed(value),
-                    Ok(value) => State::Done(value),
+            for ended in &mut done {
+                let Some(call) = ended.take_token() else { continue };
+                let inner = ended.take_exchange();
+                let failed = inner.failure.is_some();
+                let exchange = Bound::new(py, Exchange { inner })?.into_any();
+                let state = match self.outcome(failed, &exchange) {
+                    Ok(value) if failed => State::Failed(value.unbind()),
+                    Ok(value) => State::Done(value.unbind()),
                     Err(error) => State::Failed(error.into_value(py).into_any()),
                 };
-                Call::end(ended.token.bind(py), state, self)?;
+                Call::end(call.bind(py), state, self)?;
                 self.turns.called(clock::now_ns());
             }
+            let mut core = self.core();
+            for ended in done {
+                core.reuse(ended);
+            }
         }
+    }
+}
+
+/// Calls `context.run(callback, argument)`.
+fn run_in<'py>(
+    context: &Bound<'py, PyAny>,
+    callback: &Bound<'py, PyAny>,
+    argument: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = context.py();
+    let run = intern!(py, "run").as_ptr();
+    let nothing = ptr::null_mut::<ffi::PyObject>();
+    // SAFETY: all pointers are live objects, and the list ends with a null pointer.
+    unsafe {
+        let returned = ffi::PyObject_CallMethodObjArgs(
+            context.as_ptr(),
+            run,
+            callback.as_ptr(),
+            argument.as_ptr(),
+            nothing,
+        );
+        Bound::from_owned_ptr_or_err(py, returned)
     }
 }
 
@@ -76,27 +154,33 @@ impl Engine {
     #[new]
     #[pyo3(signature = (
         recorder, event_loop, response_type, error_type, *,
-        connections = "per-vu", connecting_max = 256, shared_max = 128,
+        trace = None, connections = "per-vu", connecting_max = 256, shared_max = 128,
+        kernel_times = true,
     ))]
+    #[allow(clippy::too_many_arguments)] // most of them named by the caller
     fn new(
         recorder: &Recorder,
         event_loop: Py<PyAny>,
-        response_type: Py<PyAny>,
+        response_type: Py<PyType>,
         error_type: Py<PyAny>,
+        trace: Option<Py<PyAny>>,
         connections: &str,
         connecting_max: usize,
         shared_max: usize,
+        kernel_times: bool,
     ) -> PyResult<Self> {
-        let core = Core::new(to_options(connections, connecting_max, shared_max)?)?;
+        let options = to_options(connections, connecting_max, shared_max)?;
+        let core = Core::new(Options { kernel_times, ..options })?;
         let (recorder, turns) = (recorder.shared.clone(), Arc::clone(&recorder.turns));
         Ok(Self {
-            thread: std::thread::current().id(),
+            thread: thread_number(),
             core: Mutex::new(core),
             recorder,
             turns,
             event_loop,
             response_type,
             error_type,
+            trace,
         })
     }
 
@@ -130,7 +214,7 @@ impl Engine {
         sees_body: bool,
     ) -> PyResult<Bound<'py, Call>> {
         let this = slf.get();
-        if std::thread::current().id() != this.thread {
+        if thread_number() != this.thread {
             let message = "a client belongs to the loop its virtual user runs in; \
                            it cannot be called from another thread";
             return Err(PyRuntimeError::new_err(message));
@@ -140,7 +224,8 @@ impl Engine {
         let caller = Caller { vu, step, keep };
         let token = call.clone().unbind();
         let mut core = this.core();
-        let key = core.send(template.inner.clone(), caller, token, &mut lock(&this.recorder));
+        let now = clock::now_ns();
+        let key = core.send(&template.inner, caller, token, now, &mut lock(&this.recorder));
         call.get().lock().key = Some(key);
         if core.has_done() {
             // Ended at once (an unresolvable name, no descriptor left): told from the
@@ -155,7 +240,10 @@ impl Engine {
     /// Moves what is ready and wakes whoever waited for it. Returns how many calls ended.
     fn poll(&self, py: Python<'_>) -> PyResult<usize> {
         self.turns.woke(clock::now_ns());
-        self.core().poll(0, &mut lock(&self.recorder))?;
+        let mut core = self.core();
+        core.note_hold(self.turns.held_ns());
+        core.poll(&mut lock(&self.recorder))?;
+        drop(core);
         self.deliver(py)
     }
 
@@ -182,11 +270,22 @@ enum State {
     Cancelled,
 }
 
+/// A callback, and the context to run it in.
+type Callback = (Py<PyAny>, Option<Py<PyAny>>);
+
 struct Inner {
     state: State,
     key: Option<RequestKey>,
-    callbacks: Vec<(Py<PyAny>, Option<Py<PyAny>>)>,
+    /// The task that waits: mostly there is one, and it needs no memory of its own.
+    callback: Option<Callback>,
+    further: Vec<Callback>,
     is_blocking: bool,
+}
+
+impl Inner {
+    fn take_callbacks(&mut self) -> impl Iterator<Item = Callback> {
+        self.callback.take().into_iter().chain(std::mem::take(&mut self.further))
+    }
 }
 
 /// A request under way. Speaks the protocol asyncio expects of futures, so a task can
@@ -199,8 +298,13 @@ pub struct Call {
 
 impl Call {
     fn new(engine: Py<Engine>) -> Self {
-        let inner =
-            Inner { state: State::Pending, key: None, callbacks: Vec::new(), is_blocking: false };
+        let inner = Inner {
+            state: State::Pending,
+            key: None,
+            callback: None,
+            further: Vec::new(),
+            is_blocking: false,
+        };
         Self { inner: Mutex::new(inner), engine }
     }
 
@@ -217,7 +321,7 @@ impl Call {
             return Ok(false);
         }
         inner.state = State::Cancelled;
-        let callbacks = std::mem::take(&mut inner.callbacks);
+        let callbacks = inner.take_callbacks();
         drop(inner);
         for (callback, context) in callbacks {
             this.call_soon(slf, callback, context)?;
@@ -248,14 +352,13 @@ impl Call {
             return Ok(());
         }
         inner.state = state;
-        let callbacks = std::mem::take(&mut inner.callbacks);
+        let callbacks = inner.take_callbacks();
         drop(inner);
         for (callback, context) in callbacks {
+            let callback = callback.bind(slf.py());
             let ran = match context {
-                Some(context) => {
-                    context.bind(slf.py()).call_method1(intern!(slf.py(), "run"), (callback, slf))
-                }
-                None => callback.bind(slf.py()).call1((slf,)),
+                Some(context) => run_in(context.bind(slf.py()), callback, slf.as_any()),
+                None => call_with(callback, slf.as_any()),
             };
             if let Err(error) = ran {
                 report(slf, engine, error)?;
@@ -321,7 +424,8 @@ impl Call {
         }
         drop(inner);
         let result = slf.get().result(slf.py())?;
-        Err(PyStopIteration::new_err((result,)))
+        // Not a tuple of it, which would be made into an exception here and now.
+        Err(PyStopIteration::new_err(result))
     }
 
     #[getter(_asyncio_future_blocking)]
@@ -347,7 +451,11 @@ impl Call {
         let this = slf.get();
         let mut inner = this.lock();
         if matches!(inner.state, State::Pending) {
-            inner.callbacks.push((callback, context));
+            if inner.callback.is_none() {
+                inner.callback = Some((callback, context));
+            } else {
+                inner.further.push((callback, context));
+            }
             return Ok(());
         }
         drop(inner);
@@ -355,7 +463,7 @@ impl Call {
     }
 
     fn remove_done_callback(&self, py: Python<'_>, callback: &Bound<'_, PyAny>) -> PyResult<usize> {
-        let held = std::mem::take(&mut self.lock().callbacks);
+        let held: Vec<Callback> = self.lock().take_callbacks().collect();
         let before = held.len();
         let mut kept = Vec::with_capacity(before);
         for entry in held {
@@ -364,7 +472,10 @@ impl Call {
             }
         }
         let removed = before - kept.len();
-        self.lock().callbacks = kept;
+        let mut inner = self.lock();
+        let mut kept = kept.into_iter();
+        inner.callback = kept.next();
+        inner.further = kept.collect();
         Ok(removed)
     }
 

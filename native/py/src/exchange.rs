@@ -34,7 +34,7 @@ impl Exchange {
         let mut headers = [];
         let mut parsed = httparse::Response::new(&mut headers);
         // Stops at the first header for want of room; the status line is read by then.
-        let _ = parsed.parse(&self.inner.head);
+        let _ = parsed.parse(self.inner.head());
         parsed.reason.unwrap_or_default().to_owned()
     }
 
@@ -44,7 +44,7 @@ impl Exchange {
         let mut parsed = httparse::Response::new(&mut headers);
         let pairs = PyList::empty(py);
         // The head was parsed once already, under the same limits.
-        if parsed.parse(&self.inner.head).is_ok() {
+        if parsed.parse(self.inner.head()).is_ok() {
             for header in parsed.headers.iter() {
                 let name = PyBytes::new(py, header.name.as_bytes());
                 pairs.append((name, PyBytes::new(py, header.value)))?;
@@ -57,7 +57,7 @@ impl Exchange {
     fn header(&self, name: &str) -> Option<String> {
         let mut headers = [httparse::EMPTY_HEADER; 128];
         let mut parsed = httparse::Response::new(&mut headers);
-        parsed.parse(&self.inner.head).ok()?;
+        parsed.parse(self.inner.head()).ok()?;
         let found = parsed.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
         // Latin-1, as HTTP has it.
         Some(found.value.iter().map(|&byte| char::from(byte)).collect())
@@ -90,7 +90,7 @@ impl Exchange {
     /// The last request's head as it was written, cookies aside.
     #[getter]
     fn request_head(&self) -> String {
-        String::from_utf8_lossy(&self.inner.template.head).into_owned()
+        String::from_utf8_lossy(self.inner.template.head()).into_owned()
     }
 
     /// The last request's body, before it was cut into chunks.

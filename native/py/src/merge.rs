@@ -36,6 +36,11 @@ impl StepCounts {
     }
 
     #[getter]
+    fn held(&self) -> u64 {
+        self.inner.held
+    }
+
+    #[getter]
     fn none(&self) -> u64 {
         self.inner.none
     }

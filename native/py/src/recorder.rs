@@ -66,7 +66,11 @@ impl Recorder {
         let phases_ns = [blocked_ns, connect_ns, None, None];
         let outcome = Outcome { ok, latency_ns, status, error, service_ns, phases_ns };
         let (mut recorder, now_ns) = (lock(&self.shared), clock::now_ns());
-        if recorder.record(step, &outcome, now_ns) && !ok {
+        let is_counted = recorder.record(step, &outcome, now_ns);
+        if latency_ns.is_some_and(|ns| self.turns.held_ns() > now_ns.saturating_sub(ns)) {
+            recorder.record_held(step);
+        }
+        if is_counted && !ok {
             let class = error.unwrap_or("other");
             let sample = |second| Sample {
                 second,
@@ -88,7 +92,8 @@ impl Recorder {
 
     /// Counts an HTTP exchange; `accepted` lets a status of 400 or more pass. True if ok.
     fn record_exchange(&self, step: u32, exchange: &Exchange, accepted: bool) -> bool {
-        lock(&self.shared).record_exchange(step, &exchange.inner, accepted, clock::now_ns())
+        let exchange = &exchange.inner;
+        lock(&self.shared).record_exchange(step, exchange, accepted, exchange.ended_ns)
     }
 
     /// The same; the latency counts from when the call was due.

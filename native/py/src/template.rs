@@ -113,7 +113,7 @@ pub fn to_options(
         "per-request" => Mode::PerRequest,
         other => return Err(PyValueError::new_err(format!("unknown connections {other:?}"))),
     };
-    Ok(Options { mode, connecting_max, shared_max })
+    Ok(Options { mode, connecting_max, shared_max, kernel_times: false })
 }
 
 pub fn to_addresses(addresses: Vec<String>) -> PyResult<Vec<SocketAddr>> {

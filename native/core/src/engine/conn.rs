@@ -9,6 +9,11 @@ use rustls_pki_types::ServerName;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::exchange::TlsInfo;
+use super::kernel_times::{self, ClockPair};
+use super::template::Template;
+use crate::clock::now_ns;
+
+const SCRATCH_BYTES: usize = 64 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
@@ -27,22 +32,48 @@ pub enum Written {
 /// A request on its way out: head, then body, and how far it got.
 #[derive(Debug, Default)]
 struct Outgoing {
-    head: Vec<u8>,
-    body: Option<Arc<[u8]>>,
+    template: Option<Arc<Template>>,
+    /// The head, if it is not the template's: with cookies, or without keep-alive.
+    head: Option<Box<[u8]>>,
     at: usize,
 }
 
 impl Outgoing {
-    fn len(&self) -> usize {
-        self.head.len() + self.body.as_ref().map_or(0, |body| body.len())
-    }
-
+    /// What is still to be written of head and body.
     fn rest(&self) -> (&[u8], &[u8]) {
-        let head = self.head.get(self.at..).unwrap_or_default();
-        let body_at = self.at.saturating_sub(self.head.len());
-        let body = self.body.as_ref().and_then(|body| body.get(body_at..)).unwrap_or_default();
-        (head, body)
+        let Some(template) = &self.template else { return (&[], &[]) };
+        let head = self.head.as_deref().unwrap_or(&template.head_and_end);
+        let body = template.body.as_ref().map_or(&[][..], |body| &body.bytes);
+        let body_at = self.at.saturating_sub(head.len());
+        (head.get(self.at..).unwrap_or_default(), body.get(body_at..).unwrap_or_default())
     }
+}
+
+/// Buffers that the connections of an engine share, each for the time of one read.
+#[derive(Debug)]
+pub struct Scratch {
+    received: Box<[u8]>,
+    decrypted: Box<[u8]>,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        let room = || vec![0; SCRATCH_BYTES].into_boxed_slice();
+        Self { received: room(), decrypted: room() }
+    }
+}
+
+/// What one read from the socket brought.
+#[derive(Clone, Copy, Debug)]
+pub struct Received {
+    /// When it was there.
+    pub at_ns: u64,
+    /// The kernel said so; else, when it was read.
+    pub is_timed: bool,
+    /// The peer has closed; nothing more comes.
+    pub is_end: bool,
+    /// There was room for more than came: the socket is empty.
+    pub is_drained: bool,
 }
 
 #[derive(Debug)]
@@ -60,8 +91,10 @@ pub struct Conn {
     pub generation: u32,
     /// Requests already answered on it.
     pub uses: u32,
-    /// Whether the engine asked to hear when it can be written to.
+    /// A request could not be written whole yet.
     pub wants_write: bool,
+    /// The kernel notes when data arrives.
+    is_timed: bool,
 }
 
 impl Conn {
@@ -73,10 +106,12 @@ impl Conn {
         vu: u32,
         request: u32,
         generation: u32,
+        kernel_times: bool,
     ) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
+        let is_timed = kernel_times && kernel_times::enable(&socket);
         match socket.connect(&address.into()) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
@@ -101,6 +136,7 @@ impl Conn {
             generation,
             uses: 0,
             wants_write: true,
+            is_timed,
         })
     }
 
@@ -118,11 +154,13 @@ impl Conn {
         })
     }
 
-    /// Lays out a new request; `fill` writes the head into an empty buffer.
-    pub fn load(&mut self, body: Option<Arc<[u8]>>, fill: impl FnOnce(&mut Vec<u8>)) {
-        self.outgoing.head.clear();
-        fill(&mut self.outgoing.head);
-        self.outgoing.body = body;
+    /// Lays out a new request. `head` replaces the template's if given.
+    pub fn load(&mut self, template: &Arc<Template>, head: Option<Box<[u8]>>) {
+        match &self.outgoing.template {
+            Some(loaded) if Arc::ptr_eq(loaded, template) => {}
+            _ => self.outgoing.template = Some(template.clone()),
+        }
+        self.outgoing.head = head;
         self.outgoing.at = 0;
     }
 
@@ -140,12 +178,6 @@ impl Conn {
         }
     }
 
-    /// Whether TLS has bytes waiting for a writable socket.
-    #[must_use]
-    pub fn is_write_blocked(&self) -> bool {
-        self.tls.as_ref().is_some_and(|session| session.wants_write())
-    }
-
     /// Writes what is left of the request. The second value counts its bytes taken now.
     pub fn write(&mut self) -> (io::Result<Written>, u64) {
         let before = self.outgoing.at;
@@ -154,8 +186,11 @@ impl Conn {
     }
 
     fn write_rest(&mut self) -> io::Result<Written> {
-        while self.outgoing.at < self.outgoing.len() {
+        loop {
             let (head, body) = self.outgoing.rest();
+            if head.is_empty() && body.is_empty() {
+                break;
+            }
             let sent = match self.tls.as_deref_mut() {
                 Some(session) => {
                     flush(session, &mut self.socket)?;
@@ -183,29 +218,65 @@ impl Conn {
                 return Ok(Written::Blocked);
             }
         }
-        self.outgoing.body = None;
+        self.outgoing.head = None;
         Ok(Written::All)
     }
 
-    /// Plain bytes from the peer; 0 means it closed.
-    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let Some(session) = self.tls.as_deref_mut() else {
-            return self.socket.read(buffer);
+    /// Reads from the socket once; `take` gets what came, decrypted, in order. What came was sent
+    /// after `sent_ns`; `clocks` were read before.
+    pub fn receive(
+        &mut self,
+        scratch: &mut Scratch,
+        clocks: &ClockPair,
+        sent_ns: u64,
+        mut take: impl FnMut(&[u8]),
+    ) -> io::Result<Received> {
+        let (count, arrived) = if self.is_timed {
+            kernel_times::receive(&self.socket, &mut scratch.received)?
+        } else {
+            (self.socket.read(&mut scratch.received)?, None)
         };
-        loop {
-            match session.reader().read(buffer) {
-                Ok(count) => return Ok(count),
-                // Closed without a TLS goodbye: common, and framing tells what is missing.
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !receive(session, &mut self.socket)? {
-                        return Err(io::ErrorKind::WouldBlock.into());
-                    }
-                    flush(session, &mut self.socket)?;
-                }
-                Err(error) => return Err(error),
+        let arrived_ns = arrived.and_then(|unix_ns| clocks.arrived_ns(unix_ns, sent_ns));
+        let (at_ns, is_timed) = (arrived_ns.unwrap_or_else(now_ns), arrived_ns.is_some());
+        let is_drained = count < scratch.received.len();
+        let mut is_end = count == 0;
+        let mut records = scratch.received.get(..count).unwrap_or_default();
+        let Some(session) = self.tls.as_deref_mut() else {
+            if count > 0 {
+                take(records);
             }
+            return Ok(Received { at_ns, is_timed, is_end, is_drained });
+        };
+        while !records.is_empty() {
+            if session.read_tls(&mut records)? == 0 {
+                break; // said goodbye before: nothing that follows counts
+            }
+            let state = match session.process_new_packets() {
+                Ok(state) => state,
+                Err(error) => {
+                    // The peer learns why, if it still listens.
+                    let _ = session.write_tls(&mut self.socket);
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+                }
+            };
+            let mut left = state.plaintext_bytes_to_read();
+            while left > 0 {
+                let count = session.reader().read(&mut scratch.decrypted)?;
+                take(scratch.decrypted.get(..count).unwrap_or_default());
+                left = left.saturating_sub(count.max(1));
+            }
+            is_end |= state.peer_has_closed();
         }
+        flush(session, &mut self.socket)?;
+        Ok(Received { at_ns, is_timed, is_end, is_drained })
+    }
+
+    /// True if nothing waits to be read.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        let mut byte = [0];
+        let looked = self.socket.peek(&mut byte);
+        looked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 }
 

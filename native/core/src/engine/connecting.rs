@@ -9,7 +9,9 @@ use rustix::event::epoll;
 use super::conn::Conn;
 use super::error::{ErrorClass, Failure};
 use super::template::Template;
-use super::{add, Engine, Mode, Names, OriginState, Request, RequestKey, BLOCKED, DNS_FAILURE_NS};
+use super::{
+    add, Engine, Mode, Names, OriginState, Request, RequestKey, BLOCKED, DNS_FAILURE_NS, WATCHED,
+};
 use crate::clock::now_ns;
 use crate::recorder::Recorder;
 
@@ -70,7 +72,7 @@ impl<T> Engine<T> {
             Names::Known(_) => {}
             Names::Failed { reason, until_ns } if *until_ns > now_ns() => {
                 let failure = Failure::new(ErrorClass::Dns, reason.clone());
-                return self.finish(slot, Some(failure), recorder);
+                return self.fail(slot, failure, recorder);
             }
             Names::Asking => return origin.waiting.push_back(key),
             Names::Unknown | Names::Failed { .. } => {
@@ -83,7 +85,7 @@ impl<T> Engine<T> {
                         origin.waiting.pop_back();
                     }
                     let failure = Failure::new(ErrorClass::Dns, error.to_string());
-                    self.finish(slot, Some(failure), recorder);
+                    self.fail(slot, failure, recorder);
                 }
                 return;
             }
@@ -114,7 +116,7 @@ impl<T> Engine<T> {
         let Some(request) = self.requests.get_mut(key.slot as usize) else { return };
         let now = now_ns();
         if request.addresses_tried == 0 {
-            add(&mut request.phases_ns, BLOCKED, now - request.waiting_since_ns);
+            add(&mut request.exchange.phases_ns, BLOCKED, now - request.waiting_since_ns);
             request.phase_since_ns = now;
         }
         let Some(origin) = self.origins.get_mut(request.origin as usize) else { return };
@@ -122,12 +124,12 @@ impl<T> Engine<T> {
         // Every record in turn, so that load spreads as the target's DNS intends.
         let Some(&address) = addresses.get(origin.next_address % addresses.len().max(1)) else {
             let failure = Failure::new(ErrorClass::Dns, "no address");
-            return self.finish(key.slot, Some(failure), recorder);
+            return self.fail(key.slot, failure, recorder);
         };
         origin.next_address = origin.next_address.wrapping_add(1);
         request.addresses_tried += 1;
-        request.remote = Some(address);
-        let deadline = now.saturating_add(request.template.limits.connect_ns);
+        request.exchange.remote = Some(address);
+        let deadline = now.saturating_add(request.exchange.template.limits.connect_ns);
         request.deadline_ns = deadline.min(request.total_deadline_ns);
         self.timers.arm(key.slot, request.deadline_ns);
         let tls = match &origin.origin.tls {
@@ -136,18 +138,19 @@ impl<T> Engine<T> {
                 Ok(config) => Some((config, origin.origin.host.as_str())),
                 Err(error) => {
                     let failure = Failure::new(ErrorClass::Tls, error.to_string());
-                    return self.finish(key.slot, Some(failure), recorder);
+                    return self.fail(key.slot, failure, recorder);
                 }
             },
         };
         self.generation = self.generation.wrapping_add(1).max(1);
         let generation = self.generation;
         let (number, vu) = (request.origin, request.caller.vu);
-        let opened = Conn::open(address, tls, number, vu, key.slot, generation);
+        let opened =
+            Conn::open(address, tls, number, vu, key.slot, generation, self.options.kernel_times);
         let opened = opened.and_then(|conn| {
             let slot = self.conns.vacant_key() as u32;
             let data = epoll::EventData::new_u64(u64::from(generation) << 32 | u64::from(slot));
-            epoll::add(&self.epoll, &conn.socket, data, epoll::EventFlags::OUT)?;
+            epoll::add(&self.epoll, &conn.socket, data, WATCHED)?;
             Ok(conn)
         });
         match opened {
@@ -178,7 +181,7 @@ impl<T> Engine<T> {
 
     pub(super) fn has_untried_address(&self, request: &Request<T>) -> bool {
         match self.origins.get(request.origin as usize).map(|o| &o.names) {
-            Some(Names::Known(addresses)) => request.addresses_tried < addresses.len(),
+            Some(Names::Known(addresses)) => (request.addresses_tried as usize) < addresses.len(),
             _ => false,
         }
     }
@@ -190,9 +193,9 @@ impl<T> Engine<T> {
         if self.has_untried_address(request) {
             return self.connect(key, recorder);
         }
-        let address = request.remote.map(|a| a.to_string()).unwrap_or_default();
+        let address = request.exchange.remote.map(|a| a.to_string()).unwrap_or_default();
         let failure = Failure::new(ErrorClass::Connect, describe(&address, error));
-        self.finish(slot, Some(failure), recorder);
+        self.fail(slot, failure, recorder);
     }
 
     /// A connect ended, well or not: the next in the queue may begin.

@@ -5,10 +5,9 @@ use std::os::fd::AsFd;
 
 use rustix::time::{timerfd_settime, Itimerspec, TimerfdTimerFlags, Timespec};
 
-use super::conn::{Conn, Stage};
+use super::conn::Stage;
 use super::error::{ErrorClass, Failure};
-use super::exchange::Exchange;
-use super::response::Response;
+use super::response::Keep;
 use super::{decode, Done, Engine, Mode, Request, RequestKey, Vu};
 use crate::clock::now_ns;
 use crate::recorder::Recorder;
@@ -72,11 +71,11 @@ impl<T> Engine<T> {
     }
 
     /// Takes a request out, and its connection with it if it still has one.
-    pub(super) fn detach(&mut self, slot: u32, recorder: &mut Recorder) -> Option<Request<T>> {
+    pub(super) fn detach(&mut self, slot: u32, recorder: &mut Recorder) -> Option<Box<Request<T>>> {
         let request = self.requests.try_remove(slot as usize)?;
         if let Some(counts) = recorder.counts_mut(request.caller.step) {
-            counts.bytes_sent += request.bytes_sent;
-            counts.bytes_received += request.bytes_received;
+            counts.bytes_sent += request.exchange.bytes_sent;
+            counts.bytes_received += request.exchange.bytes_received;
         }
         Some(request)
     }
@@ -99,62 +98,58 @@ impl<T> Engine<T> {
     }
 
     pub(super) fn drop_request(&mut self, slot: u32, recorder: &mut Recorder) -> Option<T> {
-        let request = self.detach(slot, recorder)?;
+        let mut request = self.detach(slot, recorder)?;
         if let Some(number) = request.conn {
             self.close_after(slot, number, recorder);
         }
-        Some(request.token)
+        request.token.take()
     }
 
-    pub(super) fn finish(&mut self, slot: u32, failure: Option<Failure>, recorder: &mut Recorder) {
-        let now = now_ns();
-        let Some(request) = self.detach(slot, recorder) else { return };
-        let conn = request.conn.and_then(|number| self.conns.get(number as usize));
-        let tls = conn.and_then(Conn::tls_info);
+    /// Ends a request without a usable response, now.
+    pub(super) fn fail(&mut self, slot: u32, failure: Failure, recorder: &mut Recorder) {
+        self.finish(slot, Some(failure), now_ns(), recorder);
+    }
+
+    pub(super) fn finish(
+        &mut self,
+        slot: u32,
+        failure: Option<Failure>,
+        now: u64,
+        recorder: &mut Recorder,
+    ) {
+        let Some(mut request) = self.detach(slot, recorder) else { return };
         if let Some(number) = request.conn {
+            if let Some(conn) = self.conns.get(number as usize).filter(|conn| conn.is_tls()) {
+                request.exchange.tls = conn.tls_info();
+            }
             self.close_after(slot, number, recorder);
         }
-        let since_ns = request.since_ns();
-        let Response { status, minor_version, head, body, encoding, .. } = request.response;
-        let limit = request.template.limits.body_bytes_max;
-        let (body, failure) = match (failure, encoding) {
-            (None, Some(encoding)) if !body.is_empty() => {
-                match decode::decode(&encoding, body, limit) {
-                    Ok(body) => (body, None),
-                    Err(failure) => (Vec::new(), Some(failure)),
-                }
+        let latency_ns = now.saturating_sub(request.since_ns());
+        request.exchange.contains_hold =
+            self.held_until_ns > request.since_ns() && !request.is_covered();
+        let limit = request.exchange.template.limits.body_bytes_max;
+        let Request { response, exchange, caller, .. } = &mut *request;
+        exchange.body = std::mem::take(&mut response.body);
+        exchange.head = response.head.take();
+        exchange.failure = failure;
+        let encoding = response.rare.as_mut().and_then(|rare| rare.encoding.take());
+        // A sample of a failure is only the start of a body.
+        let is_whole = caller.keep == Keep::Body && !exchange.body.is_empty();
+        if let (None, Some(encoding), true) = (&exchange.failure, encoding, is_whole) {
+            match decode::decode(&encoding, std::mem::take(&mut exchange.body), limit) {
+                Ok(body) => exchange.body = body,
+                Err(failure) => exchange.failure = Some(failure),
             }
-            (failure, _) => (body, failure),
-        };
-        self.done.push(Done {
-            token: request.token,
-            exchange: Exchange {
-                step: request.caller.step,
-                template: request.template,
-                status: if failure.is_none() { status } else { 0 },
-                minor_version,
-                head,
-                body,
-                failure,
-                redirects: request.redirects,
-                latency_ns: now - since_ns,
-                ended_ns: now,
-                phases_ns: request.phases_ns,
-                bytes_sent: request.bytes_sent,
-                bytes_received: request.bytes_received,
-                remote: request.remote,
-                tls,
-                hops: request.hops,
-            },
-        });
+        }
+        exchange.status = if exchange.failure.is_none() { response.status } else { 0 };
+        exchange.minor_version = response.minor_version;
+        exchange.latency_ns = latency_ns;
+        exchange.ended_ns = now;
+        self.done.push_back(Done(request));
     }
 
     pub(super) fn is_live(&self, key: RequestKey) -> bool {
         self.requests.get(key.slot as usize).is_some_and(|r| r.generation == key.generation)
-    }
-
-    pub(super) fn is_same(&self, number: u32, generation: u32) -> bool {
-        self.conns.get(number as usize).is_some_and(|conn| conn.generation == generation)
     }
 
     pub(super) fn next_generation(&mut self) -> u32 {
@@ -181,7 +176,7 @@ impl<T> Engine<T> {
 
     pub(super) fn on_timeout(&mut self, slot: u32, recorder: &mut Recorder) {
         let Some(request) = self.requests.get(slot as usize) else { return };
-        let limits = request.template.limits;
+        let limits = request.exchange.template.limits;
         let total = request.deadline_ns >= request.total_deadline_ns;
         let stage = request.conn.and_then(|n| self.conns.get(n as usize)).map(|conn| conn.stage);
         if let (false, Some(Stage::Connecting), Some(number), true) =
@@ -197,7 +192,7 @@ impl<T> Engine<T> {
             (false, Some(Stage::Busy)) => format!("silence for {}", seconds(limits.read_ns)),
             (false, _) => format!("no connection within {}", seconds(limits.connect_ns)),
         };
-        self.finish(slot, Some(Failure::new(ErrorClass::Timeout, detail)), recorder);
+        self.fail(slot, Failure::new(ErrorClass::Timeout, detail), recorder);
     }
 
     pub(super) fn rearm_timer(&mut self) {

@@ -25,8 +25,8 @@ pub struct Exchange {
     /// 0 when no response arrived.
     pub status: u16,
     pub minor_version: u8,
-    /// Empty as far as the caller cannot see them, unless they are a sample of a failure.
-    pub head: Vec<u8>,
+    /// None and empty as far as the caller cannot see them, unless they are a sample of a failure.
+    pub head: Option<Arc<[u8]>>,
     pub body: Vec<u8>,
     pub failure: Option<Failure>,
     pub redirects: u32,
@@ -34,6 +34,8 @@ pub struct Exchange {
     pub latency_ns: u64,
     /// When it ended, on the engine's clock.
     pub ended_ns: u64,
+    /// The event loop was held meanwhile, and the latency contains that.
+    pub contains_hold: bool,
     /// In the order of `recorder::Phase::ALL`.
     pub phases_ns: [Option<u64>; 4],
     pub bytes_sent: u64,
@@ -75,6 +77,55 @@ const PHRASES: [(u16, &str); 26] = [
 ];
 
 impl Exchange {
+    /// A call that has just begun.
+    #[must_use]
+    pub fn new(step: u32, template: Arc<Template>) -> Self {
+        Self {
+            step,
+            template,
+            status: 0,
+            minor_version: 1,
+            head: None,
+            body: Vec::new(),
+            failure: None,
+            redirects: 0,
+            latency_ns: 0,
+            ended_ns: 0,
+            contains_hold: false,
+            phases_ns: [None; 4],
+            bytes_sent: 0,
+            bytes_received: 0,
+            remote: None,
+            tls: None,
+            hops: Vec::new(),
+        }
+    }
+
+    /// Makes this the beginning of another call.
+    pub fn renew(&mut self, step: u32, template: &Arc<Template>) {
+        if !Arc::ptr_eq(&self.template, template) {
+            self.template = template.clone();
+        }
+        self.step = step;
+        self.status = 0;
+        self.minor_version = 1;
+        self.head = None;
+        self.body.clear();
+        self.failure = None;
+        self.redirects = 0;
+        self.phases_ns = [None; 4];
+        (self.bytes_sent, self.bytes_received) = (0, 0);
+        self.remote = None;
+        self.tls = None;
+        self.hops.clear();
+    }
+
+    /// The head of the response, as it came.
+    #[must_use]
+    pub fn head(&self) -> &[u8] {
+        self.head.as_deref().unwrap_or_default()
+    }
+
     /// Why this exchange failed, in words.
     #[must_use]
     pub fn failure_message(&self) -> Cow<'_, str> {
@@ -97,7 +148,7 @@ impl Exchange {
             status: self.status,
             latency_ns: self.latency_ns,
             phases_ns: self.phases_ns.map(|ns| ns.unwrap_or(0)),
-            headers: masking::shown_head(&self.head).into(),
+            headers: masking::shown_head(self.head()).into(),
             body: masking::shown_body(&self.body).into(),
             trace: Box::default(),
         }

@@ -6,13 +6,16 @@ use std::sync::Arc;
 use cookie_store::{CookieStore, RawCookie};
 use rustix::event::epoll;
 
-use super::conn::{Stage, Written};
+use super::conn::{Conn, Received, Stage, Written};
 use super::error::{ErrorClass, Failure};
 use super::exchange::Exchange;
-use super::response::{Keep, Progress, Response};
+use super::response::{HeadMemo, Keep, Progress, Response};
 use super::template::Template;
 use super::tls::{self, TlsProfile};
-use super::{add, expect, Engine, Mode, Request, Vu, BLOCKED, CONNECT, FIRST_BYTE, READS_MAX, TLS};
+use super::{
+    add, expect, Engine, Mode, Request, Vu, BLOCKED, CONNECT, FIRST_BYTE, MEMOS_MAX, READS_MAX,
+    TLS, WATCHED,
+};
 use crate::clock::now_ns;
 use crate::recorder::Recorder;
 
@@ -27,68 +30,48 @@ impl<T> Engine<T> {
         request.conn = Some(number);
         conn.request = Some(slot);
         conn.stage = Stage::Busy;
-        let template = &request.template;
+        let template = &request.exchange.template;
         let jar = self.vus.get(request.caller.vu as usize).and_then(|vu| vu.jar.as_deref());
         let close = self.options.mode == Mode::PerRequest;
-        conn.load(template.body.as_ref().map(|body| body.bytes.clone()), |head| {
-            head.extend_from_slice(&template.head);
-            if jar.is_some() || template.cookies.is_some() {
-                write_cookies(head, template, jar);
-            }
-            head.extend_from_slice(if close { b"Connection: close\r\n\r\n" } else { b"\r\n" });
-        });
+        let is_plain = jar.is_none() && template.cookies.is_none() && !close;
+        conn.load(template, if is_plain { None } else { Some(own_head(template, jar, close)) });
         let now = now_ns();
         if conn.uses > 0 {
-            add(&mut request.phases_ns, BLOCKED, now - request.waiting_since_ns);
-            request.remote = Some(conn.remote);
+            add(&mut request.exchange.phases_ns, BLOCKED, now - request.waiting_since_ns);
+            request.exchange.remote = Some(conn.remote);
         }
         request.hop_started_ns = now;
         request.started_ns.get_or_insert(now);
-        self.touch(slot, now);
+        // Its silence starts now.
+        let deadline = now.saturating_add(request.exchange.template.limits.read_ns);
+        request.deadline_ns = deadline.min(request.total_deadline_ns);
+        self.timers.arm(slot, request.deadline_ns);
         self.write(number, recorder);
-    }
-
-    /// Something happened on a request: its silence starts anew.
-    pub(super) fn touch(&mut self, slot: u32, now: u64) {
-        if let Some(request) = self.requests.get_mut(slot as usize) {
-            let deadline = now.saturating_add(request.template.limits.read_ns);
-            request.deadline_ns = deadline.min(request.total_deadline_ns);
-            self.timers.arm(slot, request.deadline_ns);
-        }
     }
 
     pub(super) fn write(&mut self, number: u32, recorder: &mut Recorder) {
         let Some(conn) = self.conns.get_mut(number as usize) else { return };
         let Some(slot) = conn.request else { return };
         let (result, bytes) = conn.write();
-        if let Some(request) = self.requests.get_mut(slot as usize) {
-            request.bytes_sent += bytes;
-            match result {
-                Ok(Written::All) => {
-                    recorder.record_sent(request.caller.step, 1, request.hop_started_ns);
-                    self.watch(number, false);
-                }
-                Ok(Written::Blocked) => self.watch(number, true),
-                // An answer may have come before the server closed; reading tells.
-                Err(_) => self.read(number, recorder),
+        let Some(request) = self.requests.get_mut(slot as usize) else { return };
+        request.exchange.bytes_sent += bytes;
+        match result {
+            Ok(Written::All) => {
+                conn.wants_write = false;
+                recorder.record_sent(request.caller.step, 1, request.hop_started_ns);
             }
+            Ok(Written::Blocked) => conn.wants_write = true,
+            // An answer may have come before the server closed; reading tells.
+            Err(_) => self.read(number, true, recorder),
         }
     }
 
-    /// Always listens for reading; for writing only while something is held back.
-    pub(super) fn watch(&mut self, number: u32, write: bool) {
-        let Some(conn) = self.conns.get_mut(number as usize) else { return };
-        if conn.wants_write != write {
-            conn.wants_write = write;
-            let mut flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-            if write {
-                flags |= epoll::EventFlags::OUT;
-            }
-            let data = u64::from(conn.generation) << 32 | u64::from(number);
-            // Fails only for a descriptor that is not in the set, which ours is.
-            let _ =
-                epoll::modify(&self.epoll, &conn.socket, epoll::EventData::new_u64(data), flags);
-        }
+    /// Has the set report a connection again, although nothing is new.
+    fn report_again(&mut self, number: u32) {
+        let Some(conn) = self.conns.get(number as usize) else { return };
+        let data = u64::from(conn.generation) << 32 | u64::from(number);
+        // Fails only for a descriptor that is not in the set, which ours is.
+        let _ = epoll::modify(&self.epoll, &conn.socket, epoll::EventData::new_u64(data), WATCHED);
     }
 
     pub(super) fn on_ready(
@@ -103,26 +86,25 @@ impl<T> Engine<T> {
         if conn.generation != generation {
             return;
         }
-        let writable = flags.intersects(epoll::EventFlags::OUT);
-        let readable = flags.intersects(
-            epoll::EventFlags::IN
-                | epoll::EventFlags::RDHUP
-                | epoll::EventFlags::HUP
-                | epoll::EventFlags::ERR,
-        );
+        let is_closed = flags
+            .intersects(epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR);
+        let readable = is_closed || flags.intersects(epoll::EventFlags::IN);
         match conn.stage {
             Stage::Connecting => self.on_connected(number, recorder),
             Stage::Handshaking => self.handshake(number, recorder),
             // Closed by the server, or speaking out of turn: of no use either way.
-            Stage::Idle => self.close(number),
+            Stage::Idle if readable => return self.close(number),
+            Stage::Idle => return,
             Stage::Busy => {
-                if writable && conn.wants_write {
+                if conn.wants_write && flags.intersects(epoll::EventFlags::OUT) {
                     self.write(number, recorder);
                 }
-                if readable && self.is_same(number, generation) {
-                    self.read(number, recorder);
-                }
             }
+        }
+        // Also what came while the connection was opened: it is not reported again.
+        let is_busy = |conn: &Conn| conn.generation == generation && conn.stage == Stage::Busy;
+        if readable && self.conns.get(number as usize).is_some_and(is_busy) {
+            self.read(number, is_closed, recorder);
         }
     }
 
@@ -134,7 +116,7 @@ impl<T> Engine<T> {
                 let now = now_ns();
                 conn.stage = Stage::Handshaking;
                 if let Some(request) = self.requests.get_mut(slot as usize) {
-                    add(&mut request.phases_ns, CONNECT, now - request.phase_since_ns);
+                    add(&mut request.exchange.phases_ns, CONNECT, now - request.phase_since_ns);
                     request.phase_since_ns = now;
                 }
                 self.handshake(number, recorder);
@@ -152,84 +134,109 @@ impl<T> Engine<T> {
                 if is_tls {
                     let now = now_ns();
                     if let Some(request) = self.requests.get_mut(slot as usize) {
-                        add(&mut request.phases_ns, TLS, now - request.phase_since_ns);
+                        add(&mut request.exchange.phases_ns, TLS, now - request.phase_since_ns);
                     }
                 }
-                // The first write goes out at once, so the set is told only once.
                 self.start(slot, number, recorder);
                 self.connect_ended(recorder);
             }
-            Ok(false) => {
-                let blocked = conn.is_write_blocked();
-                self.watch(number, blocked);
-            }
+            Ok(false) => {} // goes on when the socket can be read or written again
             Err(error) => {
                 let class = if tls::is_tls_error(&error) || is_tls {
                     ErrorClass::Tls
                 } else {
                     ErrorClass::Connect
                 };
-                self.finish(slot, Some(Failure::new(class, tls::describe(&error))), recorder);
+                self.fail(slot, Failure::new(class, tls::describe(&error)), recorder);
             }
         }
     }
 
-    pub(super) fn read(&mut self, number: u32, recorder: &mut Recorder) {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let ended = self.read_response(number, &mut scratch);
-        self.scratch = scratch;
-        let Some((slot, outcome)) = ended else { return };
+    /// Reads what came; `is_closed` if the peer has closed its side.
+    pub(super) fn read(&mut self, number: u32, is_closed: bool, recorder: &mut Recorder) {
+        let Some((slot, now, outcome)) = self.read_response(number, is_closed) else { return };
         match outcome {
-            Ok(reusable) => self.on_response(slot, number, reusable, recorder),
+            Ok(reusable) => self.on_response(slot, number, reusable, now, recorder),
             Err(failure) => self.on_broken(slot, number, failure, recorder),
         }
     }
 
-    /// Reads until the response is whole, the socket is empty or something is wrong.
-    pub(super) fn read_response(
+    /// Reads until the response is whole, the socket is empty or something is wrong. Returns the
+    /// request, when it ended, and whether its connection can be used again.
+    fn read_response(
         &mut self,
         number: u32,
-        scratch: &mut [u8],
-    ) -> Option<(u32, Result<bool, Failure>)> {
+        is_closed: bool,
+    ) -> Option<(u32, u64, Result<bool, Failure>)> {
         let conn = self.conns.get_mut(number as usize)?;
         let slot = conn.request?;
+        let request = self.requests.get_mut(slot as usize)?;
+        let step = request.caller.step as usize;
+        if step >= self.memos.len() && step < MEMOS_MAX {
+            self.memos.resize_with(step + 1, HeadMemo::default);
+        }
+        let mut no_memo = HeadMemo::default();
+        let memo = self.memos.get_mut(step).unwrap_or(&mut no_memo);
         for _ in 0..READS_MAX {
-            let read = conn.read(scratch);
-            let now = now_ns();
-            let request = self.requests.get_mut(slot as usize)?;
-            let count = match read {
-                Ok(0) => {
-                    let whole = request.response.end().map(|()| false);
-                    return Some((slot, whole));
+            let had_started = request.response.has_started();
+            let mut outcome = None;
+            let (mut bytes, mut surplus) = (0, 0);
+            let response = &mut request.response;
+            let sent_ns = request.hop_started_ns;
+            let received = conn.receive(&mut self.scratch, &self.clocks, sent_ns, |input| {
+                bytes += input.len();
+                if outcome.is_some() {
+                    surplus += input.len();
+                    return;
                 }
-                Ok(count) => count,
+                match response.feed(input, memo) {
+                    Ok(Progress::More) => {}
+                    Ok(Progress::Done(used)) => {
+                        surplus += input.len() - used;
+                        outcome = Some(Ok(()));
+                    }
+                    Err(failure) => outcome = Some(Err(failure)),
+                }
+            });
+            let Received { at_ns: now, is_timed, is_end, is_drained } = match received {
+                Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if tls::is_tls_error(&error) => {
-                    return Some((slot, Err(Failure::new(ErrorClass::Tls, error.to_string()))));
+                Err(error) => {
+                    let failure = if tls::is_tls_error(&error) {
+                        Failure::new(ErrorClass::Tls, error.to_string())
+                    } else {
+                        Failure::reset(&error)
+                    };
+                    return Some((slot, now_ns(), Err(failure)));
                 }
-                Err(error) => return Some((slot, Err(Failure::reset(&error)))),
             };
-            if !request.response.has_started() {
-                add(&mut request.phases_ns, FIRST_BYTE, now - request.hop_started_ns);
+            if !had_started && request.response.has_started() {
+                let waited_ns = now.saturating_sub(request.hop_started_ns);
+                add(&mut request.exchange.phases_ns, FIRST_BYTE, waited_ns);
             }
-            request.bytes_received += count as u64;
-            let deadline = now.saturating_add(request.template.limits.read_ns);
+            request.exchange.bytes_received += bytes as u64;
+            request.is_timed = is_timed;
+            let deadline = now.saturating_add(request.exchange.template.limits.read_ns);
             request.deadline_ns = deadline.min(request.total_deadline_ns);
-            let input = scratch.get(..count).unwrap_or_default();
-            match request.response.feed(input) {
-                Ok(Progress::More) => {}
+            match outcome {
                 // What follows a response was not asked for: such a connection is not reused.
-                Ok(Progress::Done(used)) => {
-                    let reusable = request.response.keep_alive && used == count;
-                    return Some((slot, Ok(reusable)));
+                Some(Ok(())) => {
+                    let reusable = request.response.keep_alive
+                        && surplus == 0
+                        && !(is_end || is_closed)
+                        && (is_drained || conn.is_silent());
+                    return Some((slot, now, Ok(reusable)));
                 }
-                Err(failure) => return Some((slot, Err(failure))),
-            }
-            if count < scratch.len() && !conn.is_tls() {
-                return None;
+                Some(Err(failure)) => return Some((slot, now, Err(failure))),
+                None if is_end => {
+                    return Some((slot, now, request.response.end().map(|()| false)));
+                }
+                None if is_drained && !is_closed => return None,
+                None => {}
             }
         }
+        self.report_again(number);
         None
     }
 
@@ -238,15 +245,17 @@ impl<T> Engine<T> {
         slot: u32,
         number: u32,
         reusable: bool,
+        now: u64,
         recorder: &mut Recorder,
     ) {
         // A request not fully written yet leaves the connection in an unknown state.
         let unsent = self.conns.get(number as usize).is_some_and(|conn| conn.wants_write);
         if let Some(request) = self.requests.get_mut(slot as usize) {
-            if !request.response.set_cookies.is_empty() {
-                let cookies = std::mem::take(&mut request.response.set_cookies);
-                let (vu, url) = (request.caller.vu, request.template.url.clone());
-                self.store_cookies(vu, &cookies, &url);
+            let rare = request.response.rare.as_mut().filter(|rare| !rare.set_cookies.is_empty());
+            if let Some(rare) = rare {
+                let cookies = std::mem::take(&mut rare.set_cookies);
+                let (vu, template) = (request.caller.vu, request.exchange.template.clone());
+                self.store_cookies(vu, &cookies, &template.url);
             }
         }
         let next = self.redirect(slot);
@@ -256,21 +265,22 @@ impl<T> Engine<T> {
             self.close_after(slot, number, recorder);
         }
         match next {
-            None => self.finish(slot, None, recorder),
-            Some(Err(failure)) => self.finish(slot, Some(failure), recorder),
+            None => self.finish(slot, None, now, recorder),
+            Some(Err(failure)) => self.finish(slot, Some(failure), now, recorder),
             Some(Ok(template)) => {
                 let origin = self.origin_number(&template);
-                let now = now_ns();
                 if let Some(request) = self.requests.get_mut(slot as usize) {
                     request.conn = None;
                     let next = Response::new(expect(&template, request.caller, recorder));
                     let response = std::mem::replace(&mut request.response, next);
-                    let redirected = std::mem::replace(&mut request.template, Arc::new(template));
+                    let template = Arc::new(template);
+                    let redirected = std::mem::replace(&mut request.exchange.template, template);
                     if request.caller.keep == Keep::Body {
-                        request.hops.push(hop(request, redirected, response, now));
+                        let hop = hop(request, redirected, response, now);
+                        request.exchange.hops.push(hop);
                     }
                     request.origin = origin;
-                    request.redirects += 1;
+                    request.exchange.redirects += 1;
                     request.waiting_since_ns = now;
                     request.addresses_tried = 0;
                     request.retried = false;
@@ -284,17 +294,18 @@ impl<T> Engine<T> {
     pub(super) fn redirect(&self, slot: u32) -> Option<Result<Template, Failure>> {
         let request = self.requests.get(slot as usize)?;
         let status = request.response.status;
-        let limit = request.template.limits.redirects_max;
+        let template = &request.exchange.template;
+        let limit = template.limits.redirects_max;
         if !matches!(status, 301 | 302 | 303 | 307 | 308) || limit == 0 {
             return None;
         }
-        let location = request.response.location.as_deref()?;
-        if request.redirects >= limit {
+        let location = request.response.rare.as_ref()?.location.as_deref()?;
+        if request.exchange.redirects >= limit {
             return Some(Err(Failure::protocol(format!("more than {limit} redirects"))));
         }
         let default = TlsProfile::default();
-        let tls = request.template.origin.tls.as_ref().unwrap_or(&default);
-        let template = request.template.redirected(status, location, tls);
+        let tls = template.origin.tls.as_ref().unwrap_or(&default);
+        let template = template.redirected(status, location, tls);
         Some(template.map_err(|error| Failure::protocol(format!("bad redirect: {error}"))))
     }
 
@@ -314,9 +325,9 @@ impl<T> Engine<T> {
             && reused
             && !request.retried
             && !request.response.has_started()
-            && request.template.is_idempotent();
+            && request.exchange.template.is_idempotent();
         if !again {
-            return self.finish(slot, Some(failure), recorder);
+            return self.fail(slot, failure, recorder);
         }
         request.retried = true;
         request.conn = None;
@@ -336,6 +347,14 @@ impl<T> Engine<T> {
             jar.store_response_cookies(parsed, url);
         }
     }
+}
+
+/// A head that is not the template's: with cookies, or one that asks for the connection to close.
+fn own_head(template: &Template, jar: Option<&CookieStore>, close: bool) -> Box<[u8]> {
+    let mut head = template.head().to_vec();
+    write_cookies(&mut head, template, jar);
+    head.extend_from_slice(if close { b"Connection: close\r\n\r\n" } else { b"\r\n" });
+    head.into()
 }
 
 /// The user's cookies first, then those of the jar that the user did not set.
@@ -364,22 +383,13 @@ fn write_cookies(head: &mut Vec<u8>, template: &Template, jar: Option<&CookieSto
 
 /// A redirect that was followed, as a person wants to see it: its head and how long it took.
 fn hop<T>(request: &Request<T>, template: Arc<Template>, response: Response, now: u64) -> Exchange {
-    Exchange {
-        step: request.caller.step,
-        template,
-        status: response.status,
-        minor_version: response.minor_version,
-        head: response.head,
-        body: Vec::new(),
-        failure: None,
-        redirects: request.redirects,
-        latency_ns: now.saturating_sub(request.hop_started_ns),
-        ended_ns: now,
-        phases_ns: [None; 4],
-        bytes_sent: 0,
-        bytes_received: 0,
-        remote: request.remote,
-        tls: None,
-        hops: Vec::new(),
-    }
+    let mut hop = Exchange::new(request.caller.step, template);
+    hop.status = response.status;
+    hop.minor_version = response.minor_version;
+    hop.head = response.head;
+    hop.redirects = request.exchange.redirects;
+    hop.latency_ns = now.saturating_sub(request.hop_started_ns);
+    hop.ended_ns = now;
+    hop.remote = request.exchange.remote;
+    hop
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::pacing::{Next, Pacing, PacingPlan};
 use super::response::Keep;
 use super::template::Template;
-use super::{Caller, Done, Engine, Options};
+use super::{Caller, Engine, Options};
 use crate::clock::now_ns;
 use crate::recorder::Recorder;
 
@@ -155,18 +155,26 @@ impl Program {
             }
             let until_ns = start_ns.map_or(end_ns, |start_ns| start_ns.min(end_ns));
             let wait_ns = if self.engine.has_done() { 0 } else { until_ns.saturating_sub(now) };
-            self.engine.poll(wait_ns, recorder)?;
-            self.settle(recorder);
+            self.engine.wait(wait_ns)?;
+            // The next request of a user leaves as soon as a response is read.
+            while self.engine.handle_next(recorder) {
+                self.settle(recorder);
+            }
+            self.settle(recorder); // what timed out
         }
     }
 
     fn start_vus(&mut self, recorder: &mut Recorder) -> Option<u64> {
         let target = (self.started + STARTS_MAX).min(self.vus.len());
-        while self.started < target && !self.is_over(now_ns()) {
+        while self.started < target {
+            let now = now_ns();
+            if self.is_over(now) {
+                return None;
+            }
             let vu = self.started;
             self.started += 1;
             self.active += 1;
-            self.begin_iteration(vu, now_ns(), recorder);
+            self.begin_iteration(vu, now, now, recorder);
         }
         (self.started < self.vus.len() && !self.is_over(now_ns())).then_some(0)
     }
@@ -184,7 +192,7 @@ impl Program {
             let Some(vu) = pacing.pop(now, &mut recorder.iterations, from_ns) else { break };
             let began_ns = pacing.due_ns(vu).unwrap_or(now);
             self.active += 1;
-            self.begin_iteration(vu, began_ns, recorder);
+            self.begin_iteration(vu, began_ns, now, recorder);
         }
         self.pacing.as_ref().and_then(Pacing::next_ns)
     }
@@ -200,32 +208,38 @@ impl Program {
 
     /// Takes what ended, counts it, and lets its virtual users go on.
     fn settle(&mut self, recorder: &mut Recorder) {
-        for Done { token, exchange } in self.engine.take_done() {
+        // Not what ends meanwhile: requests that fail at once must not keep a slice from ending.
+        for _ in 0..self.engine.done_count() {
+            let Some(mut done) = self.engine.take_done() else { return };
+            let Some(token) = done.take_token() else { continue };
             let Some(step) = self.steps.get(token.position) else { continue };
+            let exchange = done.exchange();
+            let now = exchange.ended_ns;
             let accepted = step.accepts.contains(&exchange.status);
             let vu = token.vu as usize;
             // Latencies of the first steps count from when the iteration was due.
             let is_root = step.after.is_empty();
             match self.pacing.as_ref().filter(|_| is_root).and_then(|pacing| pacing.due_ns(vu)) {
-                None => recorder.record_exchange(step.step, &exchange, accepted, now_ns()),
+                None => recorder.record_exchange(step.step, exchange, accepted, now),
                 Some(due_ns) => {
-                    let now = now_ns();
-                    recorder.record_exchange_since(step.step, &exchange, accepted, due_ns, now)
+                    recorder.record_exchange_since(step.step, exchange, accepted, due_ns, now)
                 }
             };
+            let has_failed = exchange.failure.is_some();
+            self.engine.reuse(done);
             let Some(state) = self.vus.get_mut(vu) else { continue };
             if let Some(failed) = state.failed.get_mut(token.position) {
-                *failed = exchange.failure.is_some();
+                *failed = has_failed;
             }
             state.pending -= 1;
             if state.pending == 0 {
                 state.layer += 1;
-                self.advance(vu, recorder);
+                self.advance(vu, now, recorder);
             }
         }
     }
 
-    fn begin_iteration(&mut self, vu: usize, began_ns: u64, recorder: &mut Recorder) {
+    fn begin_iteration(&mut self, vu: usize, began_ns: u64, now: u64, recorder: &mut Recorder) {
         match &mut self.iterations_left {
             Some(0) => {
                 self.active -= 1;
@@ -239,17 +253,16 @@ impl Program {
             state.began_ns = began_ns;
             state.failed.fill(false);
         }
-        self.advance(vu, recorder);
+        self.advance(vu, now, recorder);
     }
 
     /// Sends the steps of the next layer that has any to send.
-    fn advance(&mut self, vu: usize, recorder: &mut Recorder) {
+    fn advance(&mut self, vu: usize, now: u64, recorder: &mut Recorder) {
         loop {
             let Some(state) = self.vus.get_mut(vu) else { return };
             let from = self.bounds.get(state.layer as usize).copied();
             let to = self.bounds.get(state.layer as usize + 1).copied();
             let (Some(from), Some(to)) = (from, to) else {
-                let now = now_ns();
                 let from_ns = recorder.counted_from_ns();
                 recorder.iterations.end(state.began_ns, now, from_ns);
                 let next = self.pacing.as_mut().map(|pacing| pacing.after(vu, now));
@@ -257,9 +270,9 @@ impl Program {
                     self.active -= 1;
                     return;
                 }
-                return self.begin_iteration(vu, now, recorder);
+                return self.begin_iteration(vu, now, now, recorder);
             };
-            if self.is_over(now_ns()) {
+            if self.is_over(now) {
                 self.active -= 1;
                 return;
             }
@@ -278,7 +291,7 @@ impl Program {
                 state.pending += 1;
                 let caller = Caller { vu: vu as u32, step: step.step, keep: Keep::Nothing };
                 let ticket = Ticket { vu: vu as u32, position };
-                self.engine.send(step.template.clone(), caller, ticket, recorder);
+                self.engine.send(&step.template, caller, ticket, now, recorder);
             }
             let Some(state) = self.vus.get_mut(vu) else { return };
             if state.pending > 0 {

@@ -4,6 +4,7 @@
 //! are all bounded, and ambiguous framing is an error rather than a guess.
 
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 
 use httparse::{parse_chunk_size, Header, InvalidChunkSize, ParserConfig, Status};
 
@@ -73,11 +74,54 @@ pub struct Response {
     pub status: u16,
     pub minor_version: u8,
     pub keep_alive: bool,
-    pub head: Vec<u8>,
+    pub head: Option<Arc<[u8]>>,
     pub body: Vec<u8>,
+    pub rare: Option<Box<Rare>>,
+}
+
+/// What most responses do not have.
+#[derive(Debug, Default)]
+pub struct Rare {
     pub location: Option<String>,
     pub set_cookies: Vec<String>,
     pub encoding: Option<String>,
+}
+
+/// The last head that responses of a step had, parsed: the next one is often the same, and equal
+/// bytes parse equally. A head with cookies, a location or an encoding is not kept here.
+#[derive(Debug, Default)]
+pub struct HeadMemo {
+    head: Option<Arc<[u8]>>,
+    status: u16,
+    minor_version: u8,
+    keep_alive: bool,
+    framing: Framing,
+    /// Heads in a row that were not the kept one.
+    misses: u32,
+}
+
+const MEMO_BYTES_MAX: usize = 1024;
+/// Where every head is another, only one of so many is kept.
+const MEMO_EVERY: u32 = 64;
+const MEMO_MISSES: u32 = 8;
+
+impl HeadMemo {
+    fn find(&mut self, input: &[u8]) -> Option<&Arc<[u8]>> {
+        let head = self.head.as_ref().filter(|head| input.starts_with(head));
+        self.misses = if head.is_some() { 0 } else { self.misses.wrapping_add(1) };
+        head
+    }
+
+    fn keep(&mut self, head: &[u8], response: &Response, framing: Framing) {
+        let is_kept = self.misses < MEMO_MISSES || self.misses.is_multiple_of(MEMO_EVERY);
+        if is_kept && response.rare.is_none() && head.len() <= MEMO_BYTES_MAX {
+            self.head = Some(head.into());
+            self.status = response.status;
+            self.minor_version = response.minor_version;
+            self.keep_alive = response.keep_alive;
+            self.framing = framing;
+        }
+    }
 }
 
 impl Response {
@@ -95,11 +139,9 @@ impl Response {
             status: 0,
             minor_version: 1,
             keep_alive: true,
-            head: Vec::new(),
+            head: None,
             body: Vec::new(),
-            location: None,
-            set_cookies: Vec::new(),
-            encoding: None,
+            rare: None,
         }
     }
 
@@ -109,14 +151,14 @@ impl Response {
         self.started
     }
 
-    pub fn feed(&mut self, input: &[u8]) -> Result<Progress, Failure> {
+    pub fn feed(&mut self, input: &[u8], memo: &mut HeadMemo) -> Result<Progress, Failure> {
         self.started |= !input.is_empty();
         let mut rest = input;
         loop {
             let before = rest.len();
             let state = self.state;
             match state {
-                State::Head => rest = self.feed_head(rest)?,
+                State::Head => rest = self.feed_head(rest, memo)?,
                 State::Length(left) => {
                     let (data, tail) = split(rest, left);
                     self.add_body(data)?;
@@ -177,9 +219,9 @@ impl Response {
         Ok(())
     }
 
-    fn feed_head<'a>(&mut self, input: &'a [u8]) -> Result<&'a [u8], Failure> {
+    fn feed_head<'a>(&mut self, input: &'a [u8], memo: &mut HeadMemo) -> Result<&'a [u8], Failure> {
         if self.partial.is_empty() {
-            return match self.parse_head(input)? {
+            return match self.parse_head(input, memo)? {
                 Some(used) => Ok(input.get(used..).unwrap_or_default()),
                 None => {
                     self.partial.extend_from_slice(input);
@@ -191,7 +233,7 @@ impl Response {
         let held = self.partial.len();
         self.partial.extend_from_slice(input);
         let partial = std::mem::take(&mut self.partial);
-        if let Some(used) = self.parse_head(&partial)? {
+        if let Some(used) = self.parse_head(&partial, memo)? {
             return Ok(input.get(used.saturating_sub(held)..).unwrap_or_default());
         }
         self.partial = partial;
@@ -208,7 +250,15 @@ impl Response {
     }
 
     /// The length of the head if it is whole; decides how the body is framed.
-    fn parse_head(&mut self, input: &[u8]) -> Result<Option<usize>, Failure> {
+    fn parse_head(&mut self, input: &[u8], memo: &mut HeadMemo) -> Result<Option<usize>, Failure> {
+        if let Some(head) = memo.find(input).cloned() {
+            self.status = memo.status;
+            self.minor_version = memo.minor_version;
+            self.keep_alive = memo.keep_alive;
+            let used = head.len();
+            self.begin_body(memo.framing, || head)?;
+            return Ok(Some(used));
+        }
         let mut slots = [const { MaybeUninit::<Header<'_>>::uninit() }; HEADERS_MAX];
         let mut parsed = httparse::Response::new(&mut []);
         let used = match ParserConfig::default().parse_response_with_uninit_headers(
@@ -236,13 +286,28 @@ impl Response {
         self.minor_version = parsed.version.unwrap_or(1);
         self.keep_alive = self.minor_version == 1;
         let framing = self.read_headers(parsed.headers)?;
-        let sampled = self.expect.sampled_status;
-        self.is_sample = status >= 400 && sampled != status && sampled != NO_SAMPLES;
-        if self.expect.keep >= Keep::Head || self.is_sample {
-            self.head = input.get(..used).unwrap_or_default().to_vec();
-        }
-        self.state = self.body_state(&framing)?;
+        let head = input.get(..used).unwrap_or_default();
+        memo.keep(head, self, framing);
+        self.begin_body(framing, || match &memo.head {
+            Some(kept) if **kept == *head => kept.clone(),
+            _ => head.into(),
+        })?;
         Ok(Some(used))
+    }
+
+    /// Keeps the head if it can be seen, and decides how the body is framed.
+    fn begin_body(
+        &mut self,
+        framing: Framing,
+        head: impl FnOnce() -> Arc<[u8]>,
+    ) -> Result<(), Failure> {
+        let sampled = self.expect.sampled_status;
+        self.is_sample = self.status >= 400 && sampled != self.status && sampled != NO_SAMPLES;
+        if self.expect.keep >= Keep::Head || self.is_sample {
+            self.head = Some(head());
+        }
+        self.state = self.body_state(framing)?;
+        Ok(())
     }
 
     fn read_headers(&mut self, headers: &[Header<'_>]) -> Result<Framing, Failure> {
@@ -264,16 +329,16 @@ impl Response {
                     }
                 }
                 10 if name.eq_ignore_ascii_case("set-cookie") => {
-                    self.set_cookies.push(String::from_utf8_lossy(value).into_owned());
+                    let text = String::from_utf8_lossy(value).into_owned();
+                    self.rare.get_or_insert_default().set_cookies.push(text);
                 }
                 8 if name.eq_ignore_ascii_case("location") => {
-                    self.location = Some(String::from_utf8_lossy(value).into_owned());
+                    let text = String::from_utf8_lossy(value).into_owned();
+                    self.rare.get_or_insert_default().location = Some(text);
                 }
-                16 if self.expect.keep == Keep::Body
-                    && name.eq_ignore_ascii_case("content-encoding") =>
-                {
-                    self.encoding =
-                        Some(String::from_utf8_lossy(value).trim().to_ascii_lowercase());
+                16 if name.eq_ignore_ascii_case("content-encoding") => {
+                    let text = String::from_utf8_lossy(value).trim().to_ascii_lowercase();
+                    self.rare.get_or_insert_default().encoding = Some(text);
                 }
                 _ => {}
             }
@@ -281,7 +346,7 @@ impl Response {
         Ok(framing)
     }
 
-    fn body_state(&mut self, framing: &Framing) -> Result<State, Failure> {
+    fn body_state(&mut self, framing: Framing) -> Result<State, Failure> {
         if self.status == 101 {
             return Err(Failure::protocol("the server switched protocols"));
         }
@@ -376,7 +441,7 @@ impl Response {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Framing {
     length: Option<u64>,
     chunked: bool,

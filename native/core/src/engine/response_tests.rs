@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 use super::super::error::ErrorClass;
-use super::{Expect, Keep, Progress, Response, NO_SAMPLES};
+use super::{Expect, HeadMemo, Keep, Progress, Response, NO_SAMPLES};
 
 const KEEP: Expect = Expect {
     is_head: false,
@@ -17,9 +17,10 @@ fn parse(
     expect: Expect,
 ) -> Result<(Response, Option<usize>), ErrorClass> {
     let mut response = Response::new(expect);
+    let mut memo = HeadMemo::default();
     let mut offset = 0;
     for piece in input.chunks(size.max(1)) {
-        match response.feed(piece) {
+        match response.feed(piece, &mut memo) {
             Ok(Progress::More) => offset += piece.len(),
             Ok(Progress::Done(used)) => return Ok((response, Some(offset + used))),
             Err(failure) => return Err(failure.class),
@@ -136,8 +137,9 @@ fn headers_the_engine_needs_are_read() {
     let input = b"HTTP/1.1 302 Found\r\nLocation: /next\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\n\
                   Connection: Close\r\nContent-Length: 0\r\n\r\n";
     let (response, _) = parse(input, 9, Expect { keep: Keep::Nothing, ..KEEP }).unwrap();
-    assert_eq!(response.location.as_deref(), Some("/next"));
-    assert_eq!(response.set_cookies, ["a=1", "b=2"]);
+    let rare = response.rare.as_deref().unwrap();
+    assert_eq!(rare.location.as_deref(), Some("/next"));
+    assert_eq!(rare.set_cookies, ["a=1", "b=2"]);
     assert!(!response.keep_alive);
-    assert!(response.head.is_empty());
+    assert!(response.head.is_none());
 }

@@ -10,6 +10,7 @@ use url::Url;
 use super::tls::TlsProfile;
 
 pub const USER_AGENT: &str = concat!("hyperscale/", env!("CARGO_PKG_VERSION"));
+const END: &[u8] = b"\r\n";
 const ACCEPT_ENCODING: &str = "gzip, deflate, br, zstd";
 
 #[derive(Debug, thiserror::Error)]
@@ -59,8 +60,8 @@ pub struct Template {
     pub limits: Limits,
     pub body: Option<Body>,
     headers: Vec<(String, String)>,
-    /// Everything up to, not including, cookies and the empty line.
-    pub head: Vec<u8>,
+    /// The head as it is written if it has no cookies, the empty line included.
+    pub head_and_end: Box<[u8]>,
     /// Cookies the user set on this request, as one header value.
     pub cookies: Option<String>,
     /// Which number an engine gave `origin`, as `engine << 32 | origin`.
@@ -113,12 +114,23 @@ impl Template {
             port: url.port_or_known_default().unwrap_or(80),
             tls: (url.scheme() == "https").then(|| tls.clone()),
         };
-        let head = render(&method, &url, &headers, body.as_ref());
+        let mut head = render(&method, &url, &headers, body.as_ref());
+        head.extend_from_slice(END);
         let cookies = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("cookie"));
         let cookies: Vec<&str> = cookies.map(|(_, value)| value.as_str()).collect();
         let cookies = (!cookies.is_empty()).then(|| cookies.join("; "));
         let origin_hint = AtomicU64::new(u64::MAX);
-        Ok(Self { method, url, origin, limits, body, headers, head, cookies, origin_hint })
+        Ok(Self {
+            method,
+            url,
+            origin,
+            limits,
+            body,
+            headers,
+            head_and_end: head.into(),
+            cookies,
+            origin_hint,
+        })
     }
 
     /// The request that follows a redirect, as browsers and RFC 9110 §15.4 have it.
@@ -148,6 +160,12 @@ impl Template {
             (self.method.clone(), self.body.clone())
         };
         Self::build(method, url, headers.cloned().collect(), body, self.limits, tls)
+    }
+
+    /// Everything up to, not including, cookies and the empty line.
+    #[must_use]
+    pub fn head(&self) -> &[u8] {
+        self.head_and_end.strip_suffix(END).unwrap_or_default()
     }
 
     #[must_use]
@@ -291,7 +309,7 @@ mod tests {
     }
 
     fn head(template: &Template) -> String {
-        String::from_utf8(template.head.clone()).unwrap()
+        String::from_utf8(template.head().to_vec()).unwrap()
     }
 
     #[test]

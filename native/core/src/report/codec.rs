@@ -138,6 +138,7 @@ fn counts(reader: &mut Reader<'_>) -> Read<Counts> {
             "sent" => found.sent = reader.uint()?,
             "bytes_sent" => found.bytes_sent = reader.uint()?,
             "bytes_received" => found.bytes_received = reader.uint()?,
+            "held" => found.held = reader.uint()?,
             "status_codes" => {
                 found.status_codes = pairs(reader, |reader| {
                     u16::try_from(reader.uint()?).map_err(|_| DecodeError::Range("a status code"))
@@ -435,6 +436,7 @@ fn write_counts(writer: &mut Writer, counts: &Counts) {
     map.uint("sent", counts.sent);
     map.uint("bytes_sent", counts.bytes_sent);
     map.uint("bytes_received", counts.bytes_received);
+    map.uint("held", counts.held);
     if !counts.status_codes.is_empty() {
         let writer = map.key("status_codes");
         writer.map(counts.status_codes.len());

@@ -94,6 +94,8 @@ pub struct Counts {
     pub sent: u64,
     pub bytes_sent: u64,
     pub bytes_received: u64,
+    /// Calls whose latency contains time in which the test's own code held the event loop.
+    pub held: u64,
     pub status_codes: BTreeMap<u16, u64>,
     pub errors: BTreeMap<String, u64>,
 }
@@ -118,6 +120,7 @@ impl Counts {
         self.sent = with(self.sent, other.sent);
         self.bytes_sent = with(self.bytes_sent, other.bytes_sent);
         self.bytes_received = with(self.bytes_received, other.bytes_received);
+        self.held = with(self.held, other.held);
         for (&status, &count) in &other.status_codes {
             let sum = self.status_codes.entry(status).or_default();
             *sum = with(*sum, count);

@@ -29,6 +29,7 @@ fn report(slot: u32, sequence: u64, total: u64, series: Vec<Point>) -> Report {
         total,
         ok: total,
         none: 2,
+        held: 1,
         sent: total,
         status_codes: [(200, total)].into(),
         errors: [("reset".to_owned(), 1)].into(),
