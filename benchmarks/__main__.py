@@ -9,6 +9,8 @@ ALL = (
     "memory",
     "latency",
     "throughput",
+    "where_time_goes",
+    "held_loop",
     "rpc",
     "membership",
     "ledger",

@@ -12,6 +12,7 @@ import re
 import resource
 import signal
 import socket
+import ssl
 import statistics
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import trustme
 
 from hyperscale.client.cluster_file import ClusterFile, read_cluster
 
@@ -85,11 +88,24 @@ def free_port() -> int:
         return port
 
 
+FILES = {"10k": 10 * 1024, "100k": 100 * 1024}
+"""Bodies that nginx serves under `/files/`, with their sizes."""
+
+
 @contextmanager
-def nginx() -> Iterator[str]:
-    """A one-worker nginx that answers a few bytes; yields its base URL."""
+def nginx(*, tls: bool = False) -> Iterator[str]:
+    """A one-worker nginx that answers a few bytes, JSON and files; yields its base URL.
+
+    With `tls` the base URL is that of a second port, with TLS 1.3 and a certificate of its own.
+    """
     with tempfile.TemporaryDirectory(prefix="bench-nginx-") as folder:
-        port = free_port()
+        port, tls_port = free_port(), free_port()
+        authority = trustme.CA()
+        certificate = authority.issue_cert("127.0.0.1")
+        certificate.private_key_and_cert_chain_pem.write_to_path(f"{folder}/tls.pem")
+        (Path(folder) / "files").mkdir()
+        for name, size in FILES.items():
+            (Path(folder) / "files" / name).write_bytes(os.urandom(size))
         config = Path(folder) / "nginx.conf"
         config.write_text(f"""
             worker_processes 1; daemon off; pid {folder}/pid; error_log {folder}/error.log;
@@ -99,9 +115,17 @@ def nginx() -> Iterator[str]:
                 access_log off; keepalive_requests 1000000000; keepalive_timeout 1h;
                 client_body_temp_path {folder}/b; proxy_temp_path {folder}/p;
                 fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+                open_file_cache max=16;
                 server {{
                     listen 127.0.0.1:{port} backlog=16384;
+                    listen 127.0.0.1:{tls_port} ssl backlog=16384;
+                    ssl_certificate {folder}/tls.pem; ssl_certificate_key {folder}/tls.pem;
+                    ssl_protocols TLSv1.3;
                     location / {{ return 200 "hello, world"; }}
+                    location /json {{
+                        default_type application/json; return 200 '{{"ok": true, "id": 17}}';
+                    }}
+                    location /files/ {{ root {folder}; }}
                     location /status {{ stub_status; }}
                 }}
             }}""")
@@ -114,7 +138,7 @@ def nginx() -> Iterator[str]:
         )
         try:
             wait_for_port(port)
-            yield f"http://127.0.0.1:{port}"
+            yield f"https://127.0.0.1:{tls_port}" if tls else f"http://127.0.0.1:{port}"
         finally:
             server.terminate()
             server.wait()
@@ -191,7 +215,8 @@ def cluster(
 
 
 def fetch(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    any_certificate = ssl._create_unverified_context()  # a server of this machine
+    with urllib.request.urlopen(url, timeout=10, context=any_certificate) as answer:
         body: bytes = answer.read()
         return body
 
@@ -209,6 +234,13 @@ def interleave(rounds: int, tools: dict[str, Callable[[], float]]) -> dict[str, 
 
 def median(values: Sequence[float]) -> float:
     return statistics.median(values)
+
+
+def steal_s() -> float:
+    """CPU seconds that the host of this machine gave to others since it was started."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    ticks: int = os.sysconf("SC_CLK_TCK")
+    return int(fields[8]) / ticks
 
 
 def save(name: str, text: str, data: object) -> None:

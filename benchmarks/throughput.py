@@ -1,14 +1,28 @@
-"""Requests per CPU second on nginx: static and Python steps beside wrk, k6 and Locust."""
+"""Requests per CPU second on nginx: static and Python steps beside wrk, k6 and Locust.
 
+`WORKFLOW` and `PYTHON_WORKFLOW` are used by other benchmarks, too.
+"""
+
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.lab import HYPERSCALE, PEERS, interleave, median, nginx, nginx_requests, run, save
+from benchmarks.lab import (
+    HYPERSCALE,
+    PEERS,
+    interleave,
+    median,
+    nginx,
+    nginx_requests,
+    run,
+    save,
+    steal_s,
+)
 
-VUS = 100
-DURATION_S = 8
-ROUNDS = 3
+VUS = 256
+DURATION_S = int(os.environ.get("BENCH_SECONDS", "15"))
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 
 WORKFLOW = """
 from hyperscale import Workflow, step
@@ -22,6 +36,47 @@ class Load(Workflow):
     @step()
     async def root(self, url: URL = "{base}/") -> HTTPResponse:
         return await self.client.http.get(url)
+"""
+
+TLS_WORKFLOW = WORKFLOW.replace("get(url)", "get(url, verify=False)")
+
+# The step looks at its response, so it cannot be compiled.
+STATUS_WORKFLOW = """
+from hyperscale import Workflow, step
+from hyperscale.testing import URL, HTTPResponse
+
+
+class Load(Workflow):
+    vus = {vus}
+    duration = "{seconds}s"
+
+    @step()
+    async def root(self, url: URL = "{base}/") -> HTTPResponse:
+        response = await self.client.http.get(url)
+        if response.status != 200:
+            raise ValueError("unexpected status")
+        return response
+"""
+
+JSON_WORKFLOW = """
+from hyperscale import Workflow, check, step
+from hyperscale.testing import URL, HTTPResponse
+
+
+class Load(Workflow):
+    vus = {vus}
+    duration = "{seconds}s"
+
+    @step()
+    async def root(self, url: URL = "{base}/json") -> HTTPResponse:
+        response = await self.client.http.get(url)
+        if response.status != 200:
+            raise ValueError("unexpected status")
+        return response
+
+    @check()
+    def is_ok(self, root: HTTPResponse) -> bool:
+        return root.json()["ok"] is True
 """
 
 # One step that reads its response and one with a check: nothing here can be compiled away.
@@ -52,7 +107,7 @@ import {{ check }} from 'k6';
 export const options = {{ vus: {vus}, duration: '{seconds}s' }};
 export default function () {{
   const response = http.get('{base}/');
-  check(response, {{ 'is hello': (r) => r.body.startsWith('hello') }});
+  check(response, {{ 'is ok': (r) => r.status === 200 }});
 }}
 """
 
@@ -66,62 +121,124 @@ class Load(FastHttpUser):
     @task
     def root(self):
         with self.client.get("/", catch_response=True) as response:
-            if not response.text.startswith("hello"):
-                response.failure("unexpected body")
+            if response.status_code != 200:
+                response.failure("unexpected status")
 """
+
+# Each group: the tools that take turns, the first of which is the measure of the others.
+Tool = Callable[[], float]
+
+
+def per_cpu_second(base: str, *command: str | Path) -> Tool:
+    def measure() -> float:
+        before = nginx_requests(base)
+        usage = run(command)
+        return (nginx_requests(base) - before - 1) / usage.cpu_s
+
+    return measure
+
+
+class Runs:
+    """Commands against one nginx."""
+
+    def __init__(self, base: str, folder: Path) -> None:
+        self.base = base
+        self._folder = folder
+        self._files = 0
+
+    def file(self, text: str, suffix: str, base: str) -> Path:
+        self._files += 1
+        path = self._folder / f"load_{self._files}{suffix}"
+        path.write_text(text.format(base=base, vus=VUS, seconds=DURATION_S))
+        return path
+
+    def wrk(self, path: str = "/") -> Tool:
+        url = f"{self.base}{path}"
+        return per_cpu_second(self.base, "wrk", "-t1", f"-c{VUS}", f"-d{DURATION_S}s", url)
+
+    def hyperscale(self, text: str, *more: str, path: str = "", workers: int = 1) -> Tool:
+        text = text.replace('{base}/"', f'{{base}}{path or "/"}"')
+        file = self.file(text, ".py", self.base)
+        options = ("--workers", str(workers), "--ui", "none", "--out", self._folder, *more)
+        return per_cpu_second(self.base, HYPERSCALE, "run", file, *options)
+
+    def k6(self) -> Tool:
+        script = self.file(K6_SCRIPT, ".js", self.base)
+        return per_cpu_second(self.base, PEERS / "k6", "run", "--quiet", script)
+
+    def locust(self) -> Tool:
+        file = self.file(LOCUST_FILE, ".py", self.base)
+        options = ("--headless", "--only-summary", "-u", str(VUS), "-r", str(VUS))
+        command = (PEERS / "locust", "-f", file, *options, "-t", f"{DURATION_S}s")
+        return per_cpu_second(self.base, *command)
+
+
+def groups(plain: Runs, tls: Runs) -> dict[str, dict[str, Tool]]:
+    return {
+        "12 bytes": {
+            "wrk": plain.wrk(),
+            "static": plain.hyperscale(WORKFLOW),
+            "Python, looks at the status": plain.hyperscale(STATUS_WORKFLOW),
+            "k6, looks at the status": plain.k6(),
+            "Locust FastHttpUser, looks at the status": plain.locust(),
+        },
+        "JSON": {
+            "wrk": plain.wrk("/json"),
+            "Python, JSON check on every body": plain.hyperscale(JSON_WORKFLOW),
+        },
+        "TLS 1.3": {"wrk": tls.wrk(), "static": tls.hyperscale(TLS_WORKFLOW)},
+        "10 KB": {
+            "wrk": plain.wrk("/files/10k"),
+            "static": plain.hyperscale(WORKFLOW, path="/files/10k"),
+        },
+        "100 KB": {
+            "wrk": plain.wrk("/files/100k"),
+            "static": plain.hyperscale(WORKFLOW, path="/files/100k"),
+        },
+        "executors": {
+            "one executor, static": plain.hyperscale(WORKFLOW),
+            "two executors, static": plain.hyperscale(WORKFLOW, workers=2),
+        },
+    }
 
 
 def main() -> None:
-    with nginx() as base, tempfile.TemporaryDirectory() as folder:
-        names = {"base": base, "vus": VUS, "seconds": DURATION_S}
-        files = {}
-        for name, text in (
-            ("static.py", WORKFLOW),
-            ("python.py", PYTHON_WORKFLOW),
-            ("k6.js", K6_SCRIPT),
-            ("locustfile.py", LOCUST_FILE),
-        ):
-            files[name] = Path(folder) / name
-            files[name].write_text(text.format(**names))
-
-        def per_cpu_second(*command: str | Path) -> Callable[[], float]:
-            def measure() -> float:
-                before = nginx_requests(base)
-                usage = run(command)
-                return (nginx_requests(base) - before - 1) / usage.cpu_s
-
-            return measure
-
-        def hyperscale(name: str, *more: str) -> Callable[[], float]:
-            options = ("--workers", "1", "--ui", "none", "--out", folder, *more)
-            return per_cpu_second(HYPERSCALE, "run", files[name], *options)
-
-        tools = {
-            "wrk": per_cpu_second("wrk", "-t1", f"-c{VUS}", f"-d{DURATION_S}s", f"{base}/"),
-            "hyperscale, static": hyperscale("static.py"),
-            "hyperscale, not compiled": hyperscale("static.py", "--no-compile"),
-            "hyperscale, Python": hyperscale("python.py"),
-            "k6": per_cpu_second(PEERS / "k6", "run", "--quiet", files["k6.js"]),
-            "locust": per_cpu_second(
-                *(PEERS / "locust", "-f", files["locustfile.py"], "--headless", "--only-summary"),
-                *("-u", str(VUS), "-r", str(VUS), "-t", f"{DURATION_S}s"),
-            ),
-        }
-        seen = interleave(ROUNDS, tools)
-    middle = {name: median(values) for name, values in seen.items()}
+    stolen_s = steal_s()
+    seen = {}
+    with nginx() as base, nginx(tls=True) as tls_base, tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "tls").mkdir()
+        made = groups(Runs(base, Path(folder)), Runs(tls_base, Path(folder) / "tls"))
+        for name, tools in made.items():
+            print(f" {name}", flush=True)
+            seen[name] = interleave(ROUNDS, tools)
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     lines = [
         "# Requests per CPU second",
         "",
-        f"GET of 12 bytes from a one-worker nginx, {VUS} users, {DURATION_S} s a run, {ROUNDS} "
-        "interleaved rounds, medians. CPU seconds are the tool's own, all its processes and its",
-        "start-up included; requests are nginx's count. `static` steps run natively; `not",
-        "compiled` is the same file with `--no-compile`; `Python` reads and checks every body,",
-        "as k6 and Locust do here.",
+        f"GET from a one-worker nginx, {VUS} users, {DURATION_S} s a run, {ROUNDS} interleaved "
+        "rounds. CPU seconds are the tool's own,",
+        "all its processes and its start-up included; requests are nginx's count. The ratio is the",
+        "median of the rounds' ratios to the first tool of the group. `static` steps run natively.",
         "",
-        "| tool | requests per CPU second | to wrk | to k6 |",
+        "| group | tool | requests per CPU second | ratio |",
         "|---|---|---|---|",
     ]
-    for name, value in middle.items():
-        to_wrk, to_k6 = value / middle["wrk"], value / middle["k6"]
-        lines.append(f"| {name} | {value:,.0f} | {to_wrk:.2f}x | {to_k6:.1f}x |")
+    for group, results in seen.items():
+        first = next(iter(results.values()))
+        for name, values in results.items():
+            ratio = median([each / measure for each, measure in zip(values, first, strict=True)])
+            lines.append(f"| {group} | {name} | {median(values):,.0f} | {ratio:.2f}x |")
+    small = seen["12 bytes"]
+    python = small["Python, looks at the status"]
+    for name in ("k6, looks at the status", "Locust FastHttpUser, looks at the status"):
+        times = median([each / other for each, other in zip(python, small[name], strict=True)])
+        lines += [
+            "",
+            f"The Python step does {times:.1f} times as much as {name.partition(',')[0]}.",
+        ]
+    lines += [
+        "",
+        f"Load averages after it: {load} (1, 5, 15 minutes); stolen by the host meanwhile: "
+        f"{steal_s() - stolen_s:.1f} CPU seconds.",
+    ]
     save("throughput", "\n".join(lines), seen)
