@@ -272,8 +272,12 @@ def test_the_terminal_is_restored_however_the_run_ends(
     assert process.returncode == expected.get(ending, -signal.SIGKILL)
 
 
-def test_repeated_interrupts_lose_no_results(running: Running, tmp_path: Path) -> None:
+def test_repeated_interrupts_lose_no_results(
+    running: Running, tmp_path: Path, target: RunningTarget
+) -> None:
     process = running.process
+    # Half a second of load: the second signal kills executors, and what they reported before stays.
+    until(lambda: target.counts()["total"] > 400, what="executors have reported several times")
     while process.poll() is None:
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
