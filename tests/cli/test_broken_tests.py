@@ -165,7 +165,7 @@ BROKEN = {
         return go.json()["nothing"] == 1
 """,
         1,
-        ["check fine failed", "KeyError: 'nothing' (shop.py:14)"],
+        ["check fine at shop.py:12 failed", "KeyError: 'nothing' (shop.py:14)"],
     ),
 }
 
