@@ -22,6 +22,8 @@ OVER = -1
 """What `turn` returns for a user that ends."""
 
 _NS = 1_000_000_000
+_TIMER_NS = 2_000_000
+"""How much earlier than asked for a timer of the loop may fire: the loop counts milliseconds."""
 
 
 class _Place:
@@ -194,8 +196,8 @@ class OpenPacing:
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
-        now_ns = time.perf_counter_ns()
-        while (due_ns := self._next_ns()) is not None and due_ns < now_ns:
+        until_ns = time.perf_counter_ns() + _TIMER_NS
+        while (due_ns := self._next_ns()) is not None and due_ns < until_ns:
             self._arrivals.advance()
             self._recorder.add_dropped(due_ns)
         free, self._free = self._free, []

@@ -190,7 +190,7 @@ def test_a_hangup_changes_nothing_and_every_line_of_the_log_is_json(cluster: Nod
     for node in (manager, worker):
         node.signal(signal.SIGHUP)
         until(lambda node=node: node.seen("signal.ignored", signal="SIGHUP"), what="it is logged")
-    assert manager.get("/readyz")[0] == 200
+    until(lambda: manager.get("/readyz")[0] == 200, what="the manager is ready")
     assert (worker.stop(), manager.stop()) == (0, 0)
     assert worker.seen("node.stopped")  # `seen` reads every line as JSON
 

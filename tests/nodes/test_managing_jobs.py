@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -33,6 +34,7 @@ from hyperscale.membership.messages import ClaimedState, Gossip, Sender
 from hyperscale.nodes.jobs import job_leaders
 from hyperscale.nodes.jobs.job_leaders import JobLeaders, Outputs
 from hyperscale.nodes.jobs.service import JobsService
+from hyperscale.nodes.ledger_service import LedgerService
 from hyperscale.plan.status import PartStatus
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError
@@ -120,7 +122,8 @@ def printed(job: str, text: str = "hello\n", *, number: int = 0) -> ForwardOutpu
 async def test_the_output_of_a_job_is_dropped_with_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hyperscale.nodes.ledger_service.JobMachine", ForgetfulMachine)
+    forgetful = partial(LedgerService, make_machine=ForgetfulMachine)
+    monkeypatch.setattr("hyperscale.nodes.manager.LedgerService", forgetful)
     async with managing(tmp_path) as (_, leaders):
 
         async def submit(key: str) -> tuple[str, int]:

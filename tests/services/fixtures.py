@@ -45,7 +45,8 @@ def _needed(session: pytest.Session) -> set[str]:
     for item in session.items:
         callspec = getattr(item, "callspec", None)
         words = {*getattr(item, "fixturenames", ()), *getattr(item, "keywords", ())}
-        words |= {str(value) for value in callspec.params.values()} if callspec else set()
+        values = callspec.params.values() if callspec else ()
+        words |= {value for value in values if isinstance(value, str)}
         words |= {mark.args[0] for mark in item.iter_markers("service")}
         names |= words & SERVICES.keys()
     return names

@@ -457,6 +457,6 @@ def test_wrong_arguments_of_a_client_are_named(options: dict[str, Any], message:
         HyperscaleClient(**options)
 
 
-def test_gate_addresses_are_refused() -> None:
-    with pytest.raises(InputError, match="gate"):
-        HyperscaleClient(gate_tcp_addrs=["127.0.0.1:9000"])
+def test_gate_and_manager_addresses_together_are_refused() -> None:
+    with pytest.raises(InputError, match="gate_tcp_addrs and manager_tcp_addrs"):
+        HyperscaleClient(gate_tcp_addrs=["127.0.0.1:9000"], manager_tcp_addrs=["127.0.0.1:9001"])

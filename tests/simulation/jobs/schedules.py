@@ -22,7 +22,7 @@ from hyperscale.jobs.committed.events import (
 from hyperscale.jobs.committed.keys import job_id, parse_job_id
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.leader.core import JobLeader
-from hyperscale.jobs.messages import Isolation
+from hyperscale.jobs.messages import SHARED_MAX, Isolation
 from hyperscale.ledger.group_clock import GroupClocks
 from hyperscale.ledger.replica import key_slot_of
 from hyperscale.plan import Plan as TestPlan
@@ -276,6 +276,14 @@ class Cores:
 # --- drawing -----------------------------------------------------------------------------
 
 
+def _has_room(workers: dict[str, int], jobs: list[Submission]) -> bool:
+    """Return True if the other workers can take all parts of any one worker at once: a worker runs
+    at most `SHARED_MAX` executors per core, and a lost part may have to wait for one of them."""
+    cores, largest = sum(workers.values()), max(workers.values())
+    executors = cores + sum(len(job.workflows) for job in jobs)
+    return executors <= SHARED_MAX * (cores - largest)
+
+
 def draw(profile: Profile, seed: int) -> Plan:
     rng = Random(f"{profile.name}/{seed}")
     managers = [f"m{n}" for n in range(rng.choice(profile.managers))]
@@ -298,10 +306,10 @@ def draw(profile: Profile, seed: int) -> Plan:
         groups=rng.choice((1, 2)),
         link=link,
         steps=sorted((s for s in steps if s["at_s"] < until_s), key=lambda step: step["at_s"]),
-        jobs=[_job(rng, profile, number) for number in range(rng.choice((1, 2, 3)))],
+        jobs=(jobs := [_job(rng, profile, number) for number in range(rng.choice((1, 2, 3)))]),
         faults_until_s=until_s,
         is_steady=profile.is_steady,
-        restored_within_s=profile.restored_within_s,
+        restored_within_s=profile.restored_within_s if _has_room(workers, jobs) else None,
         flaky=profile.flaky,
         is_exclusive_checked=profile.is_exclusive_checked,
         sick=min(workers) if profile.has_sick_worker else None,
