@@ -133,8 +133,8 @@ class SlotPrepared(Struct, tag="prepared", frozen=True, kw_only=True):
 
 
 class SlotSetUp(Struct, tag="set_up", frozen=True, kw_only=True):
-    """The slot waits for `ShareContext`. With `context` it has run the setup hooks, and whoever
-    gets this message owes the workflow its teardown."""
+    """The slot waits for `ShareContext`. With `context` it has run the setup hooks: from
+    now on the receiver must have the teardown hooks run."""
 
     context: bytes = b""
 

@@ -29,7 +29,7 @@ PlanShare = dict[str, WorkflowShare]
 
 
 def split_problem(plan: Plan, datacenters: int) -> str | None:
-    """Return why a plan cannot be split over so many datacenters; None if it can."""
+    """Return why a plan cannot be split over this number of datacenters; None if it can."""
     for workflow in plan.workflows:
         totals = (("virtual users", workflow.vus), ("iterations", workflow.iterations))
         for what, total in totals:

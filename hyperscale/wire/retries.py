@@ -53,7 +53,7 @@ _CLOSED = BreakerState.CLOSED
 
 
 class CircuitBreaker:
-    """The circuit to one peer. With `successes` > 1, so many trial calls close it."""
+    """The circuit to one peer. It closes after `successes` trial calls succeeded."""
 
     def __init__(
         self,

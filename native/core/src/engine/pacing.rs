@@ -247,7 +247,7 @@ impl Closed {
         None
     }
 
-    /// From now on that many users loop. Those beyond leave, if need be after their iteration.
+    /// Sets how many users loop. Users beyond that number leave after their iteration.
     fn want(&mut self, count: usize, now_ns: u64) {
         for user in self.wanted..count {
             if self.users.get(user) == Some(&UserState::Out) && self.left.get(user) != Some(&0) {
