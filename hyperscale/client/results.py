@@ -3,12 +3,15 @@
 from datetime import UTC, datetime
 from importlib.metadata import version
 
+import msgspec
+
+from hyperscale.gates.results import datacenter_share
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.outcome import JobEnd, outcome_of
-from hyperscale.jobs.committed.state import WorkflowState, decode_job
-from hyperscale.reporting.build import WorkflowOutcome, build_result
-from hyperscale.reporting.results import RunResult, RunStatus
+from hyperscale.jobs.committed.state import DatacenterRecord, Job, WorkflowState, decode_job
+from hyperscale.reporting.build import WorkflowOutcome, build_result, clean, workflow_results
+from hyperscale.reporting.results import DatacenterResult, RunResult, RunStatus
 from hyperscale.stats.holds import hold_warnings
 
 
@@ -26,30 +29,77 @@ def result_of_end(end: JobEnd) -> RunResult:
         status=RunStatus(job.status.value),
         started_at=datetime.fromtimestamp(started_unix_ms / 1000, UTC),
         elapsed_s=job.times.elapsed_s,
-        outcomes=[
-            WorkflowOutcome(
-                stats=end.stats[name],
-                status=RunStatus((workflow.ended_as or JobStatus.CANCELLED).value),
-                cores=workflow.slots,
-                error=workflow.error,
-                warnings=tuple(hold_warnings(end.stats[name]).values()),
-                was_saturated=any(part.was_saturated for part in workflow.parts),
-                attempts=workflow.attempts,
-                workers=tuple(workflow.workers),
-                began_s=_began_s(workflow, end.stats[name].elapsed_s, job.times.started_ms),
-                shared_cores=workflow.shared_cores,
-            )
-            for name, workflow in job.workflows.items()
-        ],
+        outcomes=_outcomes(end),
         warnings=[*job.plan.warnings, *_notes(end)],
         generator=f"hyperscale {version('hyperscale')}",
         aborted_by=job.aborted_by,
         parameters=job.plan.parameters,
         job_id=job.id,
-        datacenters=job.datacenters or [parse_job_id(job.id).scope],
+        datacenters=_datacenters(job),
         segments=end.segments,
         gaps=end.gaps,
         usage=end.usage,
+        datacenter_results=[_datacenter(job, each) for each in job.datacenters],
+    )
+
+
+def _outcomes(end: JobEnd) -> list[WorkflowOutcome]:
+    return [
+        WorkflowOutcome(
+            stats=end.stats[name],
+            status=RunStatus((workflow.ended_as or JobStatus.CANCELLED).value),
+            cores=workflow.slots,
+            error=workflow.error,
+            warnings=tuple(hold_warnings(end.stats[name]).values()),
+            was_saturated=any(part.was_saturated for part in workflow.parts),
+            attempts=workflow.attempts,
+            workers=tuple(workflow.workers),
+            began_s=_began_s(workflow, end.stats[name].elapsed_s, end.job.times.started_ms),
+            shared_cores=workflow.shared_cores,
+        )
+        for name, workflow in end.job.workflows.items()
+    ]
+
+
+def _datacenters(job: Job) -> list[str]:
+    """Return where the job ran."""
+    if not job.datacenters:
+        return [parse_job_id(job.id).scope]
+    return [each.datacenter for each in job.datacenters if not each.replaced_by]
+
+
+def _datacenter(job: Job, record: DatacenterRecord) -> DatacenterResult:
+    """Return the results of one datacenter: the record of the job with the parts from there."""
+    end = outcome_of(_part_of(job, record))
+    return DatacenterResult(
+        datacenter=record.datacenter,
+        status=record.status,
+        reason=clean(record.reason),
+        job_id=record.local_job,
+        elapsed_seconds=record.elapsed_s,
+        began_seconds=record.began_s,
+        joined_late=record.joined_late,
+        late=record.is_late,
+        replaces=record.replaces,
+        replaced_by=record.replaced_by,
+        workflows=workflow_results(_outcomes(end)),
+        gaps=end.gaps,
+    )
+
+
+def _part_of(job: Job, record: DatacenterRecord) -> Job:
+    # Thresholds hold for the job as a whole, so a datacenter has none.
+    plans = tuple(
+        msgspec.structs.replace(plan, vus=record.vus.get(plan.name, 0), thresholds=())
+        for plan in job.plan.workflows
+    )
+    return msgspec.structs.replace(
+        job,
+        plan=msgspec.structs.replace(job.plan, workflows=plans),
+        workflows={
+            name: datacenter_share(workflow, record.datacenter)
+            for name, workflow in job.workflows.items()
+        },
     )
 
 

@@ -283,6 +283,7 @@ def display_of(news: WatchJobUpdate, before: RunView | None = None) -> RunView:
         usage=views[-1].usage if views else (),
         waiting=queue_note(job),
         saturation=views[-1].saturation if views else {},
+        datacenters=next((v.datacenters for v in reversed(views) if v.datacenters), ()),
     )
 
 

@@ -93,6 +93,7 @@ class ReportAssignment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: JobStatus
     is_ready: bool = False  # every part that can begin is prepared
     extension_s: float = 0.0  # the largest extension of a worker that has not lapsed
+    running_s: float = 0.0  # how long ago its load began; 0: it has not
     reports: list[bytes] = field(default_factory=list)  # one per workflow, merged
     hops: int = 0
 

@@ -8,9 +8,11 @@ reads records needs to know nothing of datacenters, and totals come from the one
 import msgspec
 from msgspec.structs import replace
 
-from hyperscale.gates.committed.state import AssignmentStatus, GlobalJob
+from hyperscale.gates.committed.state import AssignmentStatus, DatacenterAssignment, GlobalJob
 from hyperscale.jobs.committed.events import JobStatus
+from hyperscale.jobs.committed.outcome import JobEnd, outcome_of
 from hyperscale.jobs.committed.state import (
+    DatacenterRecord,
     Gap,
     Job,
     Part,
@@ -20,13 +22,17 @@ from hyperscale.jobs.committed.state import (
     WorkflowStatus,
     decode_job,
 )
-from hyperscale.jobs.leader.statistics import WorkflowStatistics
 from hyperscale.plan.status import PartStatus
 
 _SERIES_S = 24 * 3600
 _encode = msgspec.msgpack.Encoder().encode
 
 _PART_ENDS = {JobStatus.COMPLETED: PartStatus.COMPLETED, JobStatus.FAILED: PartStatus.FAILED}
+_JOB_ENDS = {
+    PartStatus.COMPLETED: JobStatus.COMPLETED,
+    PartStatus.FAILED: JobStatus.FAILED,
+    PartStatus.STOPPED: JobStatus.CANCELLED,
+}
 _STATUSES = {
     JobStatus.COMPLETED: WorkflowStatus.COMPLETED,
     JobStatus.FAILED: WorkflowStatus.FAILED,
@@ -36,8 +42,9 @@ _WORST = (JobStatus.FAILED, JobStatus.TIMEOUT, JobStatus.CANCELLED, JobStatus.CO
 
 def short_record(record: Job, *, datacenter: str, index: int) -> bytes:
     """Return a datacenter's final record, encoded, with one part per workflow."""
+    end = outcome_of(record)
     workflows = {
-        name: _one_part(record, name, workflow, datacenter=datacenter, index=index)
+        name: _one_part(end, name, workflow, datacenter=datacenter, index=index)
         for name, workflow in record.workflows.items()
     }
     return _encode(
@@ -56,20 +63,17 @@ def short_record(record: Job, *, datacenter: str, index: int) -> bytes:
 
 
 def _one_part(
-    record: Job, name: str, workflow: WorkflowState, *, datacenter: str, index: int
+    end: JobEnd, name: str, workflow: WorkflowState, *, datacenter: str, index: int
 ) -> WorkflowState:
-    statistics = WorkflowStatistics(record.plan_of(name))
-    statistics.remember(workflow.parts)
-    report = statistics.stats.merged(
-        slot=index, sequence=1, histograms=True, phases=True, seconds=_SERIES_S
-    )
+    stats = end.stats[name]
+    report = stats.merged(slot=index, sequence=1, histograms=True, phases=True, seconds=_SERIES_S)
     ended_as = workflow.ended_as or JobStatus.CANCELLED
     part = Part(
         first_slot=index,
         cores=workflow.slots,
         attempt=1,
         worker=datacenter,
-        elapsed_s=statistics.stats.elapsed_s,
+        elapsed_s=stats.elapsed_s,
         report=b"" if report is None else report.encode(),
         end=PartEnd(
             status=_PART_ENDS.get(ended_as, PartStatus.STOPPED),
@@ -85,7 +89,18 @@ def _one_part(
     return WorkflowState(
         status=workflow.status,
         parts=[part] if workflow.parts else [],
-        gaps=[_gap_in(gap, datacenter) for gap in workflow.gaps],
+        gaps=[
+            Gap(
+                part=0,
+                attempt=1,
+                worker=f"{datacenter}/{gap.worker}",
+                seconds=gap.seconds,
+                requests_max=gap.requests_max,
+                is_final=True,
+            )
+            for gap in end.gaps
+            if gap.workflow == name
+        ],
         error=workflow.error,
         ended_as=ended_as,
         ended_ms=workflow.ended_ms,
@@ -100,8 +115,19 @@ def _short_segment(segment: Segment, datacenter: str) -> Segment:
     return replace(segment, worker=f"{datacenter}/{segment.worker}", report=b"")
 
 
-def _gap_in(gap: Gap, datacenter: str) -> Gap:
-    return replace(gap, part=0, attempt=1, worker=f"{datacenter}/{gap.worker}")
+def datacenter_share(workflow: WorkflowState, datacenter: str) -> WorkflowState:
+    """Return what one datacenter has of a workflow of a merged record."""
+    parts = [part for part in workflow.parts if part.worker == datacenter]
+    ends = [part.end for part in parts if part.end is not None]
+    ended_as = _JOB_ENDS[ends[0].status] if ends else JobStatus.CANCELLED
+    return replace(
+        workflow,
+        status=_STATUSES.get(ended_as, WorkflowStatus.CANCELLED),
+        parts=parts,
+        gaps=[gap for gap in workflow.gaps if gap.worker.partition("/")[0] == datacenter],
+        error=ends[0].error if ends else None,
+        ended_as=ended_as,
+    )
 
 
 def merged_record(job: GlobalJob) -> Job:
@@ -133,7 +159,23 @@ def merged_record(job: GlobalJob) -> Job:
         stop=job.stop,
         reason=job.reason,
         times=times,
-        datacenters=[each.datacenter for each in job.counted()],
+        datacenters=[_datacenter(job, each) for each in job.assignments],
+    )
+
+
+def _datacenter(job: GlobalJob, part: DatacenterAssignment) -> DatacenterRecord:
+    return DatacenterRecord(
+        datacenter=part.datacenter,
+        status=(part.ended_as or part.status).value,
+        reason=part.reason,
+        local_job=part.local_job,
+        vus={name: share.vus for name, share in part.workflows.items()},
+        elapsed_s=part.elapsed_s,
+        began_s=max(0, part.began_ms - job.started_ms) / 1000 if part.began_ms else None,
+        joined_late=bool(job.started_ms) and part.datacenter not in job.started_with,
+        replaces=part.replaces,
+        replaced_by=part.replaced_by,
+        is_late=part.is_late,
     )
 
 

@@ -1,6 +1,6 @@
 """Global jobs as people see them: rows of lists, and the live view of one job."""
 
-from hyperscale.gates.committed.state import GlobalJob
+from hyperscale.gates.committed.state import DatacenterAssignment, GlobalJob
 from hyperscale.gates.owner.state import GlobalProgress
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.state import (
@@ -10,8 +10,10 @@ from hyperscale.jobs.committed.state import (
     ago_s,
     view_status,
 )
-from hyperscale.stats.view import RunView
+from hyperscale.stats.view import DatacenterLoad, RunView
 
+SILENT_S = 15.0
+"""A datacenter reports at least every 10 s; one that was not heard for this long is shown so."""
 _ENDED = {
     JobStatus.COMPLETED: WorkflowStatus.COMPLETED,
     JobStatus.FAILED: WorkflowStatus.FAILED,
@@ -75,7 +77,7 @@ def global_live_view(
     elapsed_s = max([each.elapsed_s for each in workflows] or [0.0])
     if job.started_ms:
         elapsed_s = max(elapsed_s, (now_ms - job.started_ms) / 1000)
-    silent = [
+    not_completed = [
         f"{each.datacenter}: {each.reason or each.status.value}"
         for each in job.counted()
         if each.has_ended and not each.is_completed
@@ -84,5 +86,24 @@ def global_live_view(
         file=job.plan.file,
         elapsed_s=elapsed_s,
         workflows=workflows,
-        warnings=(*job.plan.warnings, *silent),
+        warnings=(*job.plan.warnings, *not_completed),
+        datacenters=tuple(_load(each, progress, now_s) for each in job.counted()),
     )
+
+
+def _load(part: DatacenterAssignment, progress: GlobalProgress, now_s: float) -> DatacenterLoad:
+    heard = progress.heard_of(part.datacenter)
+    silent_s = now_s - heard.at_s
+    state, note = part.status.value, part.reason
+    if part.ended_as is not None:
+        state = part.ended_as.value
+    elif not part.has_ended and silent_s > SILENT_S:
+        state, note = "silent", f"not heard for {silent_s:.0f} s"
+    elif heard.began_s is not None:
+        state = "running"
+    elif heard.is_ready:
+        state = "ready"
+    is_running = not part.has_ended
+    if heard.statistics is None:
+        return DatacenterLoad(part.datacenter, state, note=note)
+    return heard.statistics.load(part.datacenter, state, is_running=is_running, note=note)

@@ -18,6 +18,7 @@ from hyperscale.plan import ParameterPlan
 from hyperscale.plan.thresholds import QUANTILES
 from hyperscale.reporting.results import (
     CheckResult,
+    DatacenterResult,
     FailureResult,
     FailureSample,
     LatencyMs,
@@ -80,12 +81,13 @@ def build_result(
     segments: Sequence[SegmentResult] = (),
     gaps: Sequence[GapResult] = (),
     usage: Sequence[UsageResult] = (),
+    datacenter_results: Sequence[DatacenterResult] = (),
 ) -> RunResult:
     """Build the result of a run from its workflows. `warnings` are those of the run itself.
 
     Only a job on a cluster has `job_id` and what follows it.
     """
-    workflows = [_workflow(outcome) for outcome in outcomes]
+    workflows = workflow_results(outcomes)
     thresholds = [
         _threshold(judged, outcome.stats.plan.name)
         for outcome in outcomes
@@ -115,7 +117,24 @@ def build_result(
         usage=[*usage],
         aborted_by=clean(aborted_by),
         params={each.name: each.value for each in parameters},
+        datacenter_results=[*datacenter_results],
+        start_skew_ms=_start_skew_ms(datacenter_results),
     )
+
+
+def workflow_results(outcomes: Sequence[WorkflowOutcome]) -> list[WorkflowResult]:
+    """Build the results of workflows alone, as of one datacenter of a job."""
+    return [_workflow(outcome) for outcome in outcomes]
+
+
+def _start_skew_ms(datacenters: Sequence[DatacenterResult]) -> float | None:
+    """Return how far apart the datacenters began that started together."""
+    began = [
+        each.began_seconds
+        for each in datacenters
+        if each.began_seconds is not None and not each.joined_late
+    ]
+    return _round((max(began) - min(began)) * 1000) if len(began) > 1 else None
 
 
 def clean(text: str) -> str:

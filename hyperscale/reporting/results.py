@@ -62,6 +62,10 @@ _StatusCodes = Annotated[dict[str, Ordinal], _schema(propertyNames={"pattern": r
 _Histogram = Annotated[str, _schema(contentEncoding="base64", pattern=r"^[A-Za-z0-9+/]*=*$")]
 _StepKind = Annotated[str, _schema(enum=["test", "action", "setup", "teardown"])]
 _MetricKind = Annotated[str, _schema(enum=["count", "rate", "gauge", "distribution", "timer"])]
+_DatacenterStatus = Annotated[
+    str,
+    _schema(enum=["completed", "partial", "failed", "cancelled", "timeout", "refused", "lost"]),
+]
 _Time = Annotated[
     str, _schema(format="date-time", pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?Z$")
 ]
@@ -291,6 +295,29 @@ class WorkflowResult(Struct, frozen=True, kw_only=True):
     warmup_seconds: Amount = 0.0  # The beginning of `elapsed_seconds`, which is not counted.
 
 
+class DatacenterResult(Struct, frozen=True, kw_only=True):
+    """One datacenter's part of a job over several datacenters."""
+
+    datacenter: str  # The datacenter.
+    # How its part ended: as a run, or `refused` (it never ran the job), or `lost` (it was not heard
+    # for long after its own deadline).
+    status: _DatacenterStatus
+    reason: str = ""  # Why it did not complete; empty if it did.
+    job_id: str = ""  # Id of its part in the datacenter.
+    elapsed_seconds: Amount = 0.0  # From the first dispatch in the datacenter to the end there.
+    # When it began to generate load, from the start of the job; null if that is not known.
+    began_seconds: Annotated[float | None, NOT_NEGATIVE] = None
+    joined_late: bool = False  # It was not ready at the start and joined for the remaining time.
+    # Its result came after the job had ended: it is in no total.
+    late: bool = False
+    replaces: str = ""  # The datacenter that refused this part; empty if it is the first choice.
+    replaced_by: str = ""  # The datacenter that got its part because it refused.
+    # Every workflow, with the users and the figures of this datacenter. Thresholds are judged over
+    # all datacenters.
+    workflows: list[WorkflowResult] = []
+    gaps: list[GapResult] = []  # Load that was possibly sent from here and not reported.
+
+
 class RunResult(Struct, frozen=True, kw_only=True):
     """The result of one run. Readers must ignore properties they do not know: more may be added
     within a schema version."""
@@ -331,6 +358,10 @@ class RunResult(Struct, frozen=True, kw_only=True):
     # Id of the run: the job's on a cluster, random on one machine. Reporters and streams label
     # with it what they send, so that sending it again replaces it.
     run_id: str = ""
+    # Each datacenter's part, if the job was submitted to gates; `workflows` has all of them merged.
+    datacenter_results: list[DatacenterResult] = []
+    # How far apart the datacenters that started together began; null with fewer than two.
+    start_skew_ms: _Millis = None
 
     @property
     def exit_code(self) -> ExitCode:

@@ -21,7 +21,7 @@ PATH = Path(__file__).with_name("schema.json")
 _COUNTED = {"none", "requests_per_second", "cut_ms", "censored_from_ms"}
 _OPTIONAL = {
     "RunResult": {"job_id", "datacenters", "attempts", "segments", "gaps", "usage", "aborted_by"}
-    | {"params", "run_id"},
+    | {"params", "run_id", "datacenter_results", "start_skew_ms"},
     "WorkflowResult": {
         "attempts",
         "workers",

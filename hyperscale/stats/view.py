@@ -160,6 +160,21 @@ class WorkerUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class DatacenterLoad:
+    """One datacenter's part of a job over several, as far as it has reported."""
+
+    datacenter: str
+    state: str  # assigned, ready, running, silent, or how it ended
+    vus: int = 0
+    sent: int = 0  # requests
+    requests_now: float = 0.0  # per second
+    failed: int = 0
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    note: str = ""  # why it ended so, or since when it is silent
+
+
+@dataclass(frozen=True, slots=True)
 class RunView:
     file: str
     elapsed_s: float
@@ -171,6 +186,7 @@ class RunView:
     # What is saturated or holds the loop (a workflow, the workers, a step) -> a warning, whose
     # figures change.
     saturation: Mapping[str, str] = field(default_factory=dict)
+    datacenters: tuple[DatacenterLoad, ...] = ()  # of a job over several of them
 
     @property
     def all_warnings(self) -> tuple[str, ...]:

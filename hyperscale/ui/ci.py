@@ -13,6 +13,7 @@ from hyperscale.config import format_duration
 from hyperscale.stats.shared_cores import cores_text
 from hyperscale.stats.view import RunView, ViewStatus, WorkflowView
 from hyperscale.ui.api import Mode
+from hyperscale.ui.datacenters import load_line
 from hyperscale.ui.panel import by_count, counted, is_active, is_ended, latency_now
 from hyperscale.ui.stream import write_through
 from hyperscale.ui.text import (
@@ -48,6 +49,8 @@ class RunLog:
         self._warned: set[str] = set()
         self._next_at_s: dict[str, float] = {}
         self._said_s = 0.0
+        self._states: dict[str, str] = {}  # datacenter -> its state, as written last
+        self._datacenters_at_s = FIRST_LINE_AT_S
 
     def lines(self, view: RunView) -> list[str]:
         """Return the lines for what has happened since the last view."""
@@ -64,11 +67,22 @@ class RunLog:
             name = self._theme.clean(workflow.name)
             name += " " * (widest - cell_width(name))
             lines += [f"{clock}  {name}  {text}" for text in self._news(workflow)]
+        lines += [f"{clock}  {text}" for text in self._datacenters(view)]
         if not lines and view.elapsed_s >= self._said_s + SILENCE_S:
             lines = [f"{clock}  {_awaited(view)}"]
         if lines:
             self._said_s = view.elapsed_s
         return [self._theme.clean(line) for line in lines]
+
+    def _datacenters(self, view: RunView) -> Iterable[str]:
+        """Yield a line for each datacenter whose state has changed, and for all now and then."""
+        is_due = view.elapsed_s >= self._datacenters_at_s
+        if is_due:
+            self._datacenters_at_s = view.elapsed_s + self._interval_s
+        for load in view.datacenters:
+            if is_due or self._states.get(load.datacenter) != load.state:
+                self._states[load.datacenter] = load.state
+                yield f"datacenter {load.datacenter}  {load_line(load)}"
 
     def _news(self, workflow: WorkflowView) -> Iterable[str]:
         name = workflow.name

@@ -9,8 +9,16 @@ from dataclasses import dataclass
 
 from hyperscale.stats.standing import Standing
 from hyperscale.stats.view import RunView, ViewStatus, WorkflowView
+from hyperscale.ui.datacenters import live_datacenters
 from hyperscale.ui.line import StyledLine, Viewport
-from hyperscale.ui.panel import compact, is_active, is_ended, more_line, panel, rows_wanted
+from hyperscale.ui.panel import (
+    compact,
+    is_active,
+    is_ended,
+    more_line,
+    panel,
+    rows_wanted,
+)
 from hyperscale.ui.text import cell_width, clip, format_clock, wrap_words
 from hyperscale.ui.theme import Theme
 
@@ -50,7 +58,9 @@ def render(
     head = [_header(view, width, theme), *_banner(view, width, height // 5, theme)]
     foot_rows = 1 if height >= 8 else 0
     if height >= 16:
-        head += [*_usage(view, width, theme), StyledLine(theme)]
+        head += _usage(view, width, theme)
+        head += live_datacenters(view.datacenters, width, height // 3, theme)
+        head.append(StyledLine(theme))
     output = _output(pane, width, height, theme) if pane.shows_output else []
     body_rows = max(0, height - len(head) - foot_rows - len(output))
     body = _body(view.workflows, width, body_rows, theme, selected=pane.selected, viewport=viewport)

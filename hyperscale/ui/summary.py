@@ -26,6 +26,7 @@ from hyperscale.reporting.verdict import (
 from hyperscale.stats.attempt_results import UsageResult
 from hyperscale.stats.shared_cores import cores_text
 from hyperscale.stats.standing import SIGNS, Standing
+from hyperscale.ui.datacenters import ended_datacenters
 from hyperscale.ui.line import Column, StyledLine, table, wrap
 from hyperscale.ui.panel import INDENT, Note, outcome_notes, step_label
 from hyperscale.ui.text import format_bytes, format_count, format_ms, format_rate, wrap_words
@@ -45,6 +46,8 @@ def summary(result: RunResult, width: int, theme: Theme) -> list[str]:
     lines = [StyledLine(theme)]
     for workflow in result.workflows:
         lines += [*_workflow(workflow, result, width, theme), StyledLine(theme)]
+    if result.datacenter_results:
+        lines += [*ended_datacenters(result, width, theme), StyledLine(theme)]
     if result.thresholds:
         lines += [*_thresholds(result.thresholds, width, theme), StyledLine(theme)]
     if result.warnings or result.saturated:

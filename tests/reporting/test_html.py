@@ -29,6 +29,7 @@ from hyperscale.stats.workflow import WorkflowStats
 from tests.lab.reports import native, read
 from tests.reporting.runs import STARTED_AT, hostile, hostile_results, shop_result
 from tests.stats.parts import Part, make_plan
+from tests.ui import scenes
 
 VOID = {"meta"}
 TAGS = {
@@ -180,6 +181,13 @@ def test_the_report_marks_a_held_loop_and_the_step_that_held_it() -> None:
     assert page.count("loop held: latencies are suspect") == 1
     assert page.count("held the loop for 1.5 s") == 1
     assert "loop held" not in encode_html(result).decode()
+
+
+def test_the_page_of_a_global_job_has_a_section_per_datacenter() -> None:
+    page = encode_html(scenes.global_result()).decode()
+    assert "They started within 12.5 ms." in page
+    for text in ('id="d0"', 'id="d1"', "not heard", "Up to 321 more requests", 'href="#d1"'):
+        assert text in page, text
 
 
 def test_the_page_loads_nothing_from_elsewhere() -> None:

@@ -4,8 +4,11 @@ import math
 from dataclasses import replace
 from random import Random
 
+import msgspec
+
 from hyperscale.reporting.results import (
     CheckResult,
+    DatacenterResult,
     LatencyMs,
     MetricResult,
     RunResult,
@@ -14,6 +17,7 @@ from hyperscale.reporting.results import (
     ThresholdResult,
     WorkflowResult,
 )
+from hyperscale.stats.attempt_results import GapResult
 from hyperscale.stats.reasons import Reason, ReasonKind
 from hyperscale.stats.view import CheckView, RunView, StepView, ViewStatus, WorkflowView
 
@@ -338,3 +342,23 @@ def result(*, passed: bool = False) -> RunResult:
         ],
         outputs={"html": "reports/report.html", "json": "reports/results.json"},
     )
+
+
+def global_result() -> RunResult:
+    """Return the result of a job in two datacenters, one of which was lost."""
+    whole = result()
+    workflow = next(each for each in whole.workflows if each.sent)
+    gap = GapResult(workflow=workflow.name, worker="west/w1", seconds=2.0, requests_max=321)
+    parts = [
+        DatacenterResult(datacenter="east", status="completed", workflows=[workflow]),
+        DatacenterResult(
+            datacenter="west",
+            status="lost",
+            reason="not heard",
+            joined_late=True,
+            began_seconds=4.5,
+            workflows=[msgspec.structs.replace(workflow, sent=100)],
+            gaps=[gap],
+        ),
+    ]
+    return msgspec.structs.replace(whole, datacenter_results=parts, start_skew_ms=12.5)

@@ -100,6 +100,7 @@ class DatacenterFinished(Struct, tag="finished_datacenter", frozen=True, kw_only
     local_job: str = ""
     elapsed_s: float = 0.0
     result: bytes = b""
+    began_ms: int = 0  # when its load began, in the time of the group; 0: not known
 
 
 class DatacenterLost(Struct, tag="lost", frozen=True, kw_only=True):

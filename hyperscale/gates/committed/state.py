@@ -50,6 +50,7 @@ class DatacenterAssignment(Struct, kw_only=True, omit_defaults=True):
     replaces: str = ""  # the datacenter whose part this is
     replaced_by: str = ""
     assigned_ms: int = 0
+    began_ms: int = 0  # when its load began; 0: not known
     ended_ms: int = 0
     is_late: bool = False  # its result came after the job had ended; it is in no total
 
@@ -86,6 +87,7 @@ class GlobalJob(Struct, kw_only=True, omit_defaults=True):
     status: JobStatus = JobStatus.SUBMITTED
     assignments: list[DatacenterAssignment] = field(default_factory=list)
     routing: DatacenterChoice | None = None
+    started_with: list[str] = field(default_factory=list)  # datacenters that were ready then
     stop: Stop | None = None
     reason: str = ""
     times: JobTimes = field(default_factory=JobTimes)  # started: when the start was ordered

@@ -96,7 +96,7 @@ def refused(job: GlobalJob, event: AssignmentRefused, now_ms: int) -> bool:
     return True
 
 
-def start_ordered(job: GlobalJob, event: GlobalStartOrdered, now_ms: int) -> bool:  # noqa: ARG001 -- one signature
+def start_ordered(job: GlobalJob, event: GlobalStartOrdered, now_ms: int) -> bool:
     if job.started_ms:
         return False
     if job.stop is not None:
@@ -104,6 +104,7 @@ def start_ordered(job: GlobalJob, event: GlobalStartOrdered, now_ms: int) -> boo
     if not job.assignments:
         raise Refuse(Code.INVALID, f"global job {job.id} has no datacenters yet")
     job.times.started_ms = now_ms
+    job.started_with = event.ready
     if job.status is JobStatus.DISPATCHING:
         job.become(JobStatus.RUNNING)
     return True
@@ -121,6 +122,7 @@ def finished_datacenter(job: GlobalJob, event: DatacenterFinished, now_ms: int) 
     assignment.is_late = job.has_ended
     assignment.ended_as, assignment.reason = event.status, event.reason
     assignment.elapsed_s, assignment.ended_ms = event.elapsed_s, now_ms
+    assignment.began_ms = event.began_ms
     assignment.local_job = event.local_job or assignment.local_job
     # The record of an ended job is in history; a late result is a row of its own there.
     assignment.result = b"" if job.has_ended else event.result

@@ -186,6 +186,7 @@ class GlobalJobOwner:
                 local_job=report.local_job,
                 elapsed_s=report.elapsed_s,
                 result=report.result,
+                began_ms=self._began_ms(job, report.datacenter),
             )
             waiting = state.unanswered.setdefault((report.job, report.datacenter), [])
             waiting.append(event.token)
@@ -204,6 +205,11 @@ class GlobalJobOwner:
         reply = ReportAssignmentReply(is_known=job is not None and assignment is not None)
         state.effects.append(AnswerDatacenter(event.token, reply))
 
+    def _began_ms(self, job: GlobalJob | None, datacenter: str) -> int:
+        """Return when a datacenter's load began, if it was heard while it ran."""
+        began_s = None if job is None else self.state.job(job).heard_of(datacenter).began_s
+        return 0 if began_s is None else max(1, self.state.ms_of(began_s))
+
     def _take_report(self, job: GlobalJob, report: ReportAssignment) -> None:
         state, assignment = self.state, job.assignment(report.datacenter)
         progress = state.job(job)
@@ -212,12 +218,13 @@ class GlobalJobOwner:
         heard.is_ready = heard.is_ready or report.is_ready
         heard.extension_s = report.extension_s
         heard.extended_until_s = state.now_s + _EXTENSION_HEARD_S
+        if report.running_s > 0:
+            # The report that was fastest on its way tells best when the load began.
+            way_s = state.datacenters.rtts_s.get(report.datacenter, 0.0) / 2
+            began_s = state.now_s - way_s - report.running_s
+            heard.began_s = began_s if heard.began_s is None else min(heard.began_s, began_s)
         if assignment is not None:
-            statistics = progress.statistics_of(job)
-            for data in report.reports:
-                for each in statistics.values():
-                    if each.take(data, slot=assignment.index, attempt=1) is not None:
-                        break
+            progress.take(job, assignment, report.reports, state.now_s)
             if assignment.status is AssignmentStatus.ASSIGNED:
                 # The reply to the assignment was lost, but the datacenter has it.
                 accepted = AssignmentAccepted(

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hyperscale.gates.committed.events import DatacenterFinished, GlobalEvent
-from hyperscale.gates.committed.state import GlobalJob
+from hyperscale.gates.committed.state import DatacenterAssignment, GlobalJob
 from hyperscale.gates.messages import AssignmentCommand, AssignmentResultReply
+from hyperscale.gates.owner.datacenter_statistics import DatacenterStatistics
 from hyperscale.gates.owner.datacenter_table import DatacenterTable
 from hyperscale.gates.owner.deliveries import Deliveries
 from hyperscale.gates.owner.events import (
@@ -18,7 +19,7 @@ from hyperscale.gates.owner.events import (
     ProposeGlobal,
     SendAssignment,
 )
-from hyperscale.jobs.leader.statistics import WorkflowStatistics
+from hyperscale.jobs.leader.statistics import WorkflowStatistics, decode_report
 
 
 @dataclass(slots=True)
@@ -27,8 +28,10 @@ class Heard:
 
     at_s: float
     is_ready: bool = False
+    began_s: float | None = None  # when its load began, on the clock of this owner
     extension_s: float = 0.0
     extended_until_s: float = 0.0
+    statistics: DatacenterStatistics | None = None  # None: it has sent none
 
 
 @dataclass(slots=True)
@@ -50,6 +53,21 @@ class GlobalProgress:
         if not self.statistics:
             self.statistics = {plan.name: WorkflowStatistics(plan) for plan in job.plan.workflows}
         return self.statistics
+
+    def take(
+        self, job: GlobalJob, assignment: DatacenterAssignment, reports: list[bytes], now_s: float
+    ) -> None:
+        """Merge what a datacenter reports about workflows, into the job's totals and its own."""
+        heard, totals = self.heard_of(assignment.datacenter), self.statistics_of(job)
+        for data in reports:
+            report = decode_report(data)
+            total = None if report is None else totals.get(report.workflow)
+            if total is None or total.take(data, slot=assignment.index, attempt=1) is None:
+                continue  # of no workflow of the job, or not newer than what is known
+            if heard.statistics is None:
+                heard.statistics = DatacenterStatistics(job.plan)
+            assert report is not None
+            heard.statistics.take(report, now_s=now_s)
 
 
 class OwnerState:
@@ -80,7 +98,11 @@ class OwnerState:
     @property
     def now_ms(self) -> int:
         """The time on the clock of committed stamps."""
-        return self._took_over_ms + round((self.now_s - self._took_over_s) * 1000)
+        return self.ms_of(self.now_s)
+
+    def ms_of(self, at_s: float) -> int:
+        """Return an instant of this owner's clock on the clock of committed stamps."""
+        return self._took_over_ms + round((at_s - self._took_over_s) * 1000)
 
     def job(self, job: GlobalJob) -> GlobalProgress:
         found = self.jobs.get(job.id)

@@ -70,7 +70,7 @@ def outcome_of(job: Job) -> JobEnd:
 def _requests_max(gap: Gap, workflow: WorkflowState, statistics: WorkflowStatistics) -> int:
     """Return the bound of a gap, by all that is known at the end: when it was committed, nothing of
     the workflow may have been reported yet."""
-    if gap.part == workflow.teardown_part:
+    if gap.is_final or gap.part == workflow.teardown_part:
         return gap.requests_max
     part, plan = workflow.parts[gap.part], statistics.plan
     slots = range(part.first_slot, part.first_slot + part.cores)

@@ -94,6 +94,7 @@ class Gap(Struct, kw_only=True, omit_defaults=True):
     worker: str
     seconds: float
     requests_max: int
+    is_final: bool = False  # of a merged record: the datacenter has bounded it by all it knew
 
 
 class PartEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -239,6 +240,22 @@ class JobTimes(Struct, kw_only=True, omit_defaults=True):
         return max(0, self.ended_ms - self.started_ms) / 1000 if self.started_ms else 0.0
 
 
+class DatacenterRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one datacenter's part of a global job ended, in the merged record of the job."""
+
+    datacenter: str
+    status: str  # of its part: that of a job, or refused, or lost
+    reason: str = ""
+    local_job: str = ""
+    vus: dict[str, int] = field(default_factory=dict)  # its share, by workflow
+    elapsed_s: float = 0.0
+    began_s: float | None = None  # when its load began, from the start of the job
+    joined_late: bool = False  # it was not ready when the others started
+    replaces: str = ""
+    replaced_by: str = ""
+    is_late: bool = False  # its result came after the end of the job, and is in no total
+
+
 class Job(Struct, kw_only=True, omit_defaults=True):
     """Everything about one job. Encoded, it is the final record in history."""
 
@@ -256,7 +273,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     times: JobTimes = field(default_factory=JobTimes)
     context_bytes: int = 0  # that its parts provided
     is_released: bool = False  # a part of a global job: it may begin
-    datacenters: list[str] = field(default_factory=list)  # of a merged record: whose parts it has
+    datacenters: list[DatacenterRecord] = field(default_factory=list)  # of a merged record
 
     @property
     def has_ended(self) -> bool:

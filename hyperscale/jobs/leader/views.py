@@ -42,7 +42,9 @@ def live_view(state: LeaderState, job: Job, *, now_s: float) -> RunView:
     usage = _usage(state, job)
     return RunView(
         file=job.plan.file,
-        elapsed_s=max([_running_s(state, job, now_s), *(each.elapsed_s for each in workflows)]),
+        elapsed_s=max(
+            [running_s(state, job, now_s=now_s), *(each.elapsed_s for each in workflows)]
+        ),
         workflows=tuple(workflows),
         saturated=any(each.is_saturated for each in usage),
         warnings=tuple(filter(None, (*job.plan.warnings, _sharing(job), *_losses(job)))),
@@ -51,13 +53,13 @@ def live_view(state: LeaderState, job: Job, *, now_s: float) -> RunView:
     )
 
 
-def _running_s(state: LeaderState, job: Job, now_s: float) -> float:
+def running_s(state: LeaderState, job: Job, *, now_s: float) -> float:
     """Return for how long the job has had load, workflows that have ended included."""
     attempts = [each.timeline.started_s for each in state.attempts.of_job(job.id)]
     began_ms = [each.began_ms for each in job.workflows.values() if each.began_ms]
-    running_s = [now_s - started_s for started_s in attempts if started_s is not None]
-    running_s += [(state.time.read_ms(now_s) - at_ms) / 1000 for at_ms in began_ms]
-    return max([0.0, *running_s])
+    ages_s = [now_s - started_s for started_s in attempts if started_s is not None]
+    ages_s += [(state.time.read_ms(now_s) - at_ms) / 1000 for at_ms in began_ms]
+    return max([0.0, *ages_s])
 
 
 def is_prepared(state: LeaderState, job: Job) -> bool:

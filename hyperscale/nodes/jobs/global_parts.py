@@ -54,7 +54,7 @@ from hyperscale.jobs.committed.events import (
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.state import Job, decode_job
 from hyperscale.jobs.leader.core import JobLeader
-from hyperscale.jobs.leader.views import is_prepared, merged_reports
+from hyperscale.jobs.leader.views import is_prepared, merged_reports, running_s
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.membership.events import LIVING
@@ -284,6 +284,7 @@ class GlobalParts(NodeService):
             datacenter=self._member.config.node.datacenter,
             status=job.status,
             is_ready=is_prepared(leader.state, job),
+            running_s=running_s(leader.state, job, now_s=time.monotonic()),
             reports=merged_reports(leader.state, job, slot=part.index, sequence=self._sequence),
         )
         self._driver.feed(AssignmentUpdated(report))

@@ -13,6 +13,7 @@ from importlib.resources import files
 
 from hyperscale._native import Histogram
 from hyperscale.reporting.html.charts import ChartLine, bars, percentile_chart, time_chart
+from hyperscale.reporting.html.datacenters import datacenters_section
 from hyperscale.reporting.html.markup import (
     NOTHING,
     Child,
@@ -102,6 +103,7 @@ def _main(result: RunResult) -> Html:
     return h(
         "main.wide",
         overview(result),
+        datacenters_section(result),
         [_workflow(f"w{n}", workflow, result) for n, workflow in enumerate(result.workflows)],
     )
 

@@ -11,6 +11,7 @@ import uvloop
 
 from hyperscale import GateServer, HyperscaleClient, ManagerServer, WorkerServer
 from hyperscale.errors import InputError
+from hyperscale.reporting.results import RunResult
 from tests.conftest import RunningTarget
 from tests.lab.cluster import cut, sent, status_is
 
@@ -114,8 +115,23 @@ async def _counts_are_exact(
     (load,) = result.workflows
     assert sorted(load.workers) == list(BOTH)
     assert load.cores == 2
+    _each_datacenter_has_its_share(result)
     (row,) = [row for row in (await client.get_jobs()).jobs if row.job == job]
     assert row.status.value == "completed"
+
+
+def _each_datacenter_has_its_share(result: RunResult) -> None:
+    (load,) = result.workflows
+    parts = result.datacenter_results
+    assert [part.datacenter for part in parts] == result.datacenters
+    assert {part.status for part in parts} == {"completed"}
+    assert sum(part.workflows[0].vus for part in parts) == load.vus == 6
+    for name in ("sent", "total", "ok", "failed", "cut", "iterations"):
+        of_parts = [getattr(part.workflows[0], name) for part in parts]
+        assert sum(of_parts) == getattr(load, name), name
+    assert all(part.workflows[0].latency_ms.p99 is not None for part in parts)
+    assert all(part.began_seconds is not None for part in parts)
+    assert result.start_skew_ms is not None
 
 
 async def _a_cancel_ends_the_job_everywhere(
