@@ -17,15 +17,16 @@ from hyperscale.reporting.exit_codes import ExitCode
 
 DESCRIPTION = """\
 Kill, pause and restart random nodes of a local cluster ('hyperscale cluster up') while a job runs
-against a built-in target. The seed determines the faults. Then check that the job ended once and
-all managers agree on its end, that every request the target received is reported or covered by a
-gap, that there were never more connections than virtual users, that all nodes are back, and that
-all replicas of the ledger are equal.
+against a built-in target; in a cluster with gates also whole datacenters. The seed determines the
+faults. Then check that the job ended once and all managers (or gates) agree on its end, that every
+request the target received is reported or covered by a gap, that there were never more connections
+than virtual users, that all nodes are back, and that all replicas of every ledger are equal.
 """
 EPILOG = """\
 examples:
   hyperscale cluster up --workers 4 --dir lab
   hyperscale chaos --dir lab --seed 7                    in another terminal
+  hyperscale cluster up --gates 3 --datacenters 2 --managers 3 --workers 2 --dir lab
   hyperscale chaos --dir lab --file shop.py --target http://127.0.0.1:8080
 
 Ctrl-C restarts all nodes and cancels the job before the command exits.

@@ -22,14 +22,16 @@ Run a local cluster: real node processes on this machine, on loopback, with thei
 """
 _UP_DESCRIPTION = """\
 Start managers and workers on this machine, print 'ready' and their addresses, and write
-DIR/cluster.json, which client commands read with --dir. Nodes keep their data in DIR/data and
-their logs in DIR/logs; starting again with the same DIR continues the same cluster. A node that
-dies is reported and not restarted. Ctrl-C stops all nodes; a second Ctrl-C stops them at once.
+DIR/cluster.json, which client commands read with --dir. With --gates there are also gates, which
+run jobs over one or more datacenters. Nodes keep their data in DIR/data and their logs in DIR/logs;
+starting again with the same DIR continues the same cluster. A node that dies is reported and not
+restarted. Ctrl-C stops all nodes; a second Ctrl-C stops them at once.
 """
 _UP_EPILOG = """\
 examples:
   hyperscale cluster up
   hyperscale cluster up --managers 1 --workers 2 --cores 2 --dir /tmp/lab
+  hyperscale cluster up --gates 3 --datacenters 2 --managers 3 --workers 2
   hyperscale submit shop.py --dir /tmp/lab --watch          in another terminal
 
 exit codes: 0 stopped by Ctrl-C or SIGTERM, 2 invalid input (nothing was started), 3 a node did
@@ -50,6 +52,7 @@ EPILOG = """\
 examples:
   hyperscale cluster up                         three managers, three workers, until Ctrl-C
   hyperscale cluster up --workers 2 --cores 2
+  hyperscale cluster up --gates 1 --datacenters 2 --managers 1 --workers 1
   hyperscale cluster start worker-2             after it was killed
 """
 _NODES_MAX = 64
@@ -65,11 +68,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         epilog=_UP_EPILOG,
     )
     add = up.add_argument
-    add("--managers", metavar="N", help="managers (default: 3, or as before)")
-    add("--workers", metavar="N", help="workers (default: 3, or as before)")
+    add("--managers", metavar="N", help="managers of a datacenter (default: 3, or as before)")
+    add("--workers", metavar="N", help="workers of a datacenter (default: 3, or as before)")
     add("--cores", metavar="N", help="cores of each worker (default: 1, or as before)")
-    add("--datacenters", metavar="N", default="1", help="datacenters; only 1 so far")
-    add("--gates", metavar="N", default="0", help="gates; none so far")
+    about = "gates, which run jobs over all datacenters (default: none, or as before)"
+    add("--gates", metavar="N", help=about)
+    about = "datacenters, named dc1, dc2, ...; needs gates (default: 1, or as before)"
+    add("--datacenters", metavar="N", help=about)
     about = "first of the ports, two per node (default: any free ports, or as before)"
     add("--base-port", metavar="P", help=about)
     about = f"TOML file with settings for all nodes, sections {', '.join(_ALLOWED_SECTIONS)}"
@@ -100,16 +105,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _up(args: argparse.Namespace) -> None:
-    if whole_number(args.gates, "--gates", low=0, most=_NODES_MAX) > 0:
-        what = f"--gates: {args.gates}: gates are not available yet"
-        raise InputError(what, hint="omit the flag")
-    if whole_number(args.datacenters, "--datacenters", most=_NODES_MAX) > 1:
-        raise InputError(
-            f"--datacenters: {args.datacenters}: more than one datacenter needs gates, which are "
-            "not available yet",
-            hint="omit the flag",
-        )
     wanted = ClusterOptions(
+        gates=_given(args.gates, "--gates", low=0),
+        datacenters=_given(args.datacenters, "--datacenters"),
         managers=_given(args.managers, "--managers"),
         workers=_given(args.workers, "--workers", low=0),
         cores=_given(args.cores, "--cores", most=4096),

@@ -43,12 +43,13 @@ Cluster: --dir names the directory of a local cluster ('hyperscale cluster up'),
 manager of any other cluster, together with --secret-file (or HYPERSCALE_SECRET_FILE) or a
 certificate with the role client or operator. Without these flags the command uses the local
 cluster in ./hyperscale-cluster if there is one, else the manager on this machine. --gate names a
-gate of many datacenters instead of a manager.
+gate of many datacenters instead of a manager; --dir finds the gates of a local cluster.
 """
 QUERY_HELP = """\
-Cluster: --dir names the directory of a local cluster ('hyperscale cluster up'), --connect a
-manager of any other cluster. If the cluster has a secret or certificates, give the same flags as
-to its nodes; the certificate must have the role operator.
+Cluster: --dir names the directory of a local cluster ('hyperscale cluster up'), whose gates answer
+if it has some, else its managers; --connect names a node of any other cluster. If the cluster has
+a secret or certificates, give the same flags as to its nodes; the certificate must have the role
+operator.
 """
 
 
@@ -128,15 +129,24 @@ def cluster_words(args: argparse.Namespace) -> str:
     return "".join(f" {shlex.quote(word)}" for word in words)
 
 
+def _local_cluster(args: argparse.Namespace) -> Path | None:
+    flag = "--gate" if args.gate else "--manager"
+    return find_local_cluster(args.dir, args.manager or args.gate, flag=flag)
+
+
+def has_gates(args: argparse.Namespace) -> bool:
+    """Return True if the flags name gates, or a local cluster that has gates."""
+    directory = _local_cluster(args)
+    return bool(args.gate) if directory is None else bool(read_cluster(directory).gates)
+
+
 @contextlib.asynccontextmanager
 async def open_client(args: argparse.Namespace) -> AsyncIterator[HyperscaleClient]:
     """Open a client of the cluster that the flags name."""
     _silence_log()
     if args.gate and args.manager:
         raise InputError("--gate and --manager cannot be combined", hint="give one of them")
-    directory = find_local_cluster(
-        args.dir, args.manager or args.gate, flag="--gate" if args.gate else "--manager"
-    )
+    directory = _local_cluster(args)
     warnings = RepeatedWarnings(print_warning)
     if directory is not None:
         client = HyperscaleClient(directory=directory, on_trouble=warnings)
@@ -193,7 +203,7 @@ def add_query_flags(parser: argparse.ArgumentParser, *, timeout: str = "10s") ->
         help="node to query; repeat the flag to name fallbacks (default: the local cluster in "
         f"./hyperscale-cluster if there is one, else 127.0.0.1:{DEFAULT_PORT})",
     )
-    add("--dir", metavar="DIR", help="query a manager of the local cluster in DIR")
+    add("--dir", metavar="DIR", help="query the gates or managers of the local cluster in DIR")
     add("--json", action="store_true", help="print JSON")
     add("--timeout", metavar="D", default=timeout, help="how long to wait (default: %(default)s)")
     add_connection_flags(parser, key_flags=("--key", "--certificate-key"))
@@ -224,7 +234,7 @@ def query_node(args: argparse.Namespace, request: Struct, reply_type: type[_R]) 
     is_down = all(isinstance(each.__cause__, ConnectionRefusedError) for each in problems)
     if directory is not None and is_down:
         raise RunError(
-            f"no manager of the cluster in {directory} can be reached: connection refused",
+            f"no node of the cluster in {directory} can be reached: connection refused",
             hint=_restart_hint(directory),
         )
     raise problems[0]  # there is at least one address
@@ -237,7 +247,7 @@ def _nodes_to_query(
     if directory is not None:
         cluster = read_cluster(directory)
         config = node_config("manager", {"security": {"secret_file": cluster.secret_file}})
-        return config, [split_address(node.tcp) for node in cluster.managers]
+        return config, [split_address(node.tcp) for node in cluster.entrances]
     addresses = _addresses(args.connect or [f"127.0.0.1:{DEFAULT_PORT}"], "--connect")
     return load_node(args, "manager").require(), addresses
 

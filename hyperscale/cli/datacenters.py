@@ -2,7 +2,7 @@
 
 import argparse
 
-from hyperscale.cli.cluster_flags import CLUSTER_HELP, add_client_flags, ask_cluster
+from hyperscale.cli.cluster_flags import CLUSTER_HELP, add_client_flags, ask_cluster, has_gates
 from hyperscale.cli.printing import print_reply, table
 from hyperscale.errors import InputError
 from hyperscale.gates.messages import DatacenterRow, ListDatacentersReply
@@ -14,6 +14,7 @@ how many cores they have. A datacenter that is busy queues jobs; an unhealthy on
 EPILOG = f"""\
 {CLUSTER_HELP}
 examples:
+  hyperscale datacenters --dir lab                     of a local cluster with gates
   hyperscale datacenters --gate 127.0.0.1:9300
   hyperscale datacenters --gate 127.0.0.1:9300 --json
 
@@ -27,8 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not args.gate:
-        raise InputError("--gate is missing", hint="only gates list datacenters")
+    if not has_gates(args):
+        raise InputError(
+            "this cluster has no gates", hint="only gates list datacenters; --gate names one"
+        )
     rows = ask_cluster(args, lambda client: client.list_datacenters())
     print_reply(args, ListDatacentersReply(datacenters=rows), _text(rows))
     return 0

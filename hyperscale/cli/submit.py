@@ -8,7 +8,13 @@ import shlex
 import sys
 from pathlib import Path
 
-from hyperscale.cli.cluster_flags import CLUSTER_HELP, add_client_flags, cluster_words, open_client
+from hyperscale.cli.cluster_flags import (
+    CLUSTER_HELP,
+    add_client_flags,
+    cluster_words,
+    has_gates,
+    open_client,
+)
 from hyperscale.cli.follow import follow_to_end
 from hyperscale.cli.load_flags import (
     add_file_argument,
@@ -81,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_datacenter_flags(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("datacenters (with --gate)").add_argument
+    add = parser.add_argument_group("datacenters (with gates)").add_argument
     about = "datacenter to run in; repeat the flag for more (default: the gates choose)"
     add("--datacenter", metavar="NAME", action="append", default=[], help=about)
     add("--datacenters", metavar="N", help="in how many datacenters to run (default: 1)")
@@ -96,10 +102,10 @@ def _add_datacenter_flags(parser: argparse.ArgumentParser) -> None:
 def _datacenter_count(args: argparse.Namespace) -> int:
     flags = ("datacenter", "datacenters", "fallback", "all_or_nothing", "vus_per_datacenter")
     given = [flag for flag in flags if getattr(args, flag)]
-    if given and not args.gate:
+    if given and not has_gates(args):
         raise InputError(
-            f"--{given[0].replace('_', '-')} needs --gate",
-            hint="a manager runs jobs in its own datacenter",
+            f"--{given[0].replace('_', '-')} needs gates",
+            hint="a manager runs jobs in its own datacenter; --gate names a gate",
         )
     if args.datacenter and args.datacenters:
         raise InputError(

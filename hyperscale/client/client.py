@@ -112,7 +112,8 @@ class HyperscaleClient:
         config, tables = _settings_of(settings)
         if directory is not None:
             cluster = read_cluster(Path(directory))
-            addresses = addresses or addresses_of([node.tcp for node in cluster.managers])
+            self._has_gates = self._has_gates or bool(cluster.gates and not addresses)
+            addresses = addresses or addresses_of([node.tcp for node in cluster.entrances])
             if config is None and not tables.get("security"):
                 tables["security"] = {"secret_file": cluster.secret_file}
         self._cluster = ClusterConnection(

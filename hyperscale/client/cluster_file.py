@@ -26,6 +26,7 @@ class ClusterNode(Struct, frozen=True, kw_only=True):
     tcp: str  # host:port, as in `udp` and `http`
     udp: str
     http: str
+    datacenter: str = ""  # empty: a gate
     argv: list[str] = field(default_factory=list)  # the command that starts the node
     cpus: list[int] = field(default_factory=list)
 
@@ -43,8 +44,13 @@ class ClusterFile(Struct, frozen=True, kw_only=True):
 
     @property
     def nodes(self) -> list[ClusterNode]:
-        """Return all nodes, managers before workers."""
+        """Return all nodes: gates, managers, workers."""
         return [*self.gates, *self.managers, *self.workers]
+
+    @property
+    def entrances(self) -> list[ClusterNode]:
+        """Return the nodes that clients talk to: the gates, or the managers if there are none."""
+        return self.gates or self.managers
 
     def node(self, name: str) -> ClusterNode:
         """Return the node of this name; raise `InputError` if there is none."""

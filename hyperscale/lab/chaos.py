@@ -1,7 +1,7 @@
 """`hyperscale chaos`: run a job on a local cluster, inject faults, then check what must hold.
 
-All nodes are ready; every manager reports the same end of the job; all replicas of the ledger are
-equal; the target received what was reported, within the stated gaps.
+All nodes are ready; every manager (or gate) reports the same end of the job; all replicas of every
+ledger are equal; the target received what was reported, within the stated gaps.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from urllib.request import Request, urlopen
 from hyperscale._native import Target
 from hyperscale.client.client import HyperscaleClient
 from hyperscale.client.cluster_connection import ask_node
-from hyperscale.client.cluster_file import read_cluster
+from hyperscale.client.cluster_file import ClusterFile, ClusterNode, read_cluster
 from hyperscale.client.package import package_file
 from hyperscale.config.addresses import split_address
 from hyperscale.config.loading import node_config
 from hyperscale.errors import HyperscaleError, InputError, RunError
-from hyperscale.lab.cluster import why_not_ready
 from hyperscale.lab.faults import Fault, FaultInjector, FaultKind, make_plan
+from hyperscale.lab.readiness import nodes_not_ready
 from hyperscale.ledger.server.operator_messages import Verify, VerifyReply
 from hyperscale.reporting.results import RunResult
 
@@ -113,7 +113,7 @@ class Chaos:
     async def _check_inputs(self, file: Path | None, target_url: str) -> None:
         """Raise if the cluster, the test file or the target cannot be used."""
         async with HyperscaleClient(directory=self._directory, on_trouble=self._say) as client:
-            await client.get_workers()  # fails at once if the cluster is gone
+            await client.get_jobs()  # fails at once if the cluster is gone
         missing = await _nodes_not_ready(self._directory, within_s=0.0)
         if missing:
             self._say(f"{missing}; waiting for up to {READY_S:g} s")
@@ -132,9 +132,7 @@ class Chaos:
 
     def _make_plan(self, duration_s: float) -> list[Fault]:
         cluster = read_cluster(self._directory)
-        managers = [node.id for node in cluster.managers]
-        workers = [node.id for node in cluster.workers]
-        plan = make_plan(self._seed, managers, workers, duration_s)
+        plan = make_plan(self._seed, cluster, duration_s)
         count = "1 fault" if len(plan) == 1 else f"{len(plan)} faults"
         self._say(f"seed {self._seed}, {duration_s:g} s of load, {count}{':' * bool(plan)}")
         for fault in plan:
@@ -164,7 +162,9 @@ class Chaos:
     ) -> RunResult | None:
         """Run the job under the faults; return its results, or None if it did not end."""
         async with HyperscaleClient(directory=self._directory, connect_timeout=30.0) as client:
-            job = await client.submit_job(file, duration=duration_s)
+            cluster = read_cluster(self._directory)
+            datacenters = cluster.datacenters if cluster.gates else ()
+            job = await client.submit_job(file, duration=duration_s, target_datacenters=datacenters)
             self._began_s = time.monotonic()
             self._log(f"job {job} submitted")
             try:
@@ -180,7 +180,7 @@ class Chaos:
             if status is None:
                 return None
             await _check_agreement(self._directory, job, report)
-            await _check_ledger(self._directory, report)
+            await _check_ledgers(self._directory, report)
             result = await client.get_results(job)
         for note in result.warnings:
             self._say(f"note    {note}")
@@ -239,8 +239,7 @@ async def _nodes_not_ready(directory: Path, *, within_s: float) -> str:
     """Wait until all nodes are ready; return which ones are not, and why, after `within_s`."""
     deadline_s = time.monotonic() + within_s
     while True:
-        nodes = read_cluster(directory).nodes
-        missing = {node.id: why for node in nodes if (why := why_not_ready(node))}
+        missing = await nodes_not_ready(read_cluster(directory))
         if not missing:
             return ""
         if time.monotonic() > deadline_s:
@@ -256,28 +255,44 @@ async def _check_nodes(directory: Path, report: ChaosReport) -> None:
 
 
 async def _check_agreement(directory: Path, job: str, report: ChaosReport) -> None:
-    """Check that each manager reports the same end of the job."""
+    """Check that each gate, or each manager if there are no gates, reports the same end."""
     answers: dict[str, str] = {}
     cluster = read_cluster(directory)
     settings = {"security": {"secret_file": cluster.secret_file}}
-    for manager in cluster.managers:
+    role = "gate" if cluster.gates else "manager"
+    for node in cluster.entrances:
+        managers, gates = ((), [node.tcp]) if cluster.gates else ([node.tcp], ())
         try:
-            async with HyperscaleClient([manager.tcp], settings=settings) as client:
+            async with HyperscaleClient(
+                managers, gate_tcp_addrs=gates, settings=settings
+            ) as client:
                 record = await client.get_record(job, within_s=_RECORD_S)
                 view = (await client.get_job(job)).job
-                answers[manager.id] = f"{view.status.value} {hash(record)}"
+                answers[node.id] = f"{view.status.value} {hash(record)}"
         except HyperscaleError as error:
-            answers[manager.id] = f"no answer: {error}"
+            answers[node.id] = f"no answer: {error}"
     same = len(set(answers.values())) == 1
-    what = "every manager reports the same end" if same else f"managers disagree: {answers}"
+    what = f"every {role} reports the same end" if same else f"{role}s disagree: {answers}"
     report.check(same, f"job: {what}")
 
 
-async def _check_ledger(directory: Path, report: ChaosReport) -> None:
-    """Check that all replicas of each group are equal; wait for replicas that catch up."""
+async def _check_ledgers(directory: Path, report: ChaosReport) -> None:
+    """Check the ledger of the gates and of each datacenter."""
     cluster = read_cluster(directory)
+    if cluster.gates:
+        await _check_ledger(cluster, cluster.gates[0], "ledger of the gates", report)
+    for name in cluster.datacenters:
+        manager = next(node for node in cluster.managers if node.datacenter == name)
+        which = f"ledger of {name}" if cluster.gates else "ledger"
+        await _check_ledger(cluster, manager, which, report)
+
+
+async def _check_ledger(
+    cluster: ClusterFile, node: ClusterNode, which: str, report: ChaosReport
+) -> None:
+    """Check that all replicas of each group are equal; wait for replicas that catch up."""
     config = node_config("manager", {"security": {"secret_file": cluster.secret_file}})
-    host, port = split_address(cluster.managers[0].tcp)
+    host, port = split_address(node.tcp)
     deadline_s = time.monotonic() + _BACK_S
     while True:
         digests: dict[int, set[str]] = {}
@@ -298,7 +313,7 @@ async def _check_ledger(directory: Path, report: ChaosReport) -> None:
         await asyncio.sleep(1.0)
     problems = [*(f"the replicas of group {group} differ" for group in differing), *missing]
     what = ", ".join(problems) or f"the replicas of {len(digests)} groups are equal"
-    report.check(not problems, f"ledger: {what}")
+    report.check(not problems, f"{which}: {what}")
 
 
 def _check_requests(result: RunResult, counts: dict[str, Any], report: ChaosReport) -> None:
@@ -322,7 +337,7 @@ def _check_connections(
     A paused executor keeps its connections, though it sends nothing over them.
     """
     peak = counts["connections"]["peak"]
-    paused = {each.node for each in plan if each.kind is FaultKind.PAUSE_ALL}
+    paused = {node for each in plan if each.kind is FaultKind.PAUSE_ALL for node in each.nodes}
     most = result.workflows[0].vus + _VUS_PER_WORKER * len(paused)
     report.check(peak <= most, f"connections: at most {peak} at once, {most} allowed")
 

@@ -6,6 +6,7 @@ each way. The socket is opened through a descriptor of the directory, because th
 must be short.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -16,7 +17,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import FrameType
 
@@ -31,11 +31,10 @@ from hyperscale.client.cluster_file import (
     read_cluster,
     write_cluster,
 )
-from hyperscale.config.addresses import split_address
 from hyperscale.errors import InputError, RunError
-from hyperscale.lab.layout import ClusterOptions, lay_out, shape_of
+from hyperscale.lab.layout import ClusterOptions, former_shape, lay_out, shape_of
 from hyperscale.lab.node_processes import ended_how, start_node
-from hyperscale.telemetry.http import ReadinessReport
+from hyperscale.lab.readiness import nodes_not_ready
 from hyperscale.wire.cluster_secret import make_secret, write_secret_file
 
 READY_S = 60.0
@@ -108,7 +107,8 @@ class LocalCluster:
         self._processes[row.id] = process
         self._pidfds[row.id] = os.pidfd_open(process.pid)
         self._selector.register(self._pidfds[row.id], selectors.EVENT_READ, row.id)
-        rows = self._file.managers if row in self._file.managers else self._file.workers
+        tiers = (self._file.gates, self._file.managers, self._file.workers)
+        rows = next(rows for rows in tiers if row in rows)
         rows[rows.index(row)] = msgspec.structs.replace(row, pid=process.pid)
 
     def _log_of(self, name: str) -> Path:
@@ -117,26 +117,26 @@ class LocalCluster:
     def _wait_ready(self) -> bool:
         """Wait until all nodes are ready; return False if a signal arrived before."""
         deadline_s = time.monotonic() + READY_S
-        waiting = {row.id: "" for row in self._file.nodes}
-        while waiting and not self._stops:
+        while not self._stops:
             self._wait(_LOOK_S)
             if ended := self._processes.keys() - self._pidfds.keys():
                 name = min(ended)
                 raise RunError(f"{name} did not start: {self._last_lines(name)}")
-            waiting = {
-                name: why for name in waiting if (why := why_not_ready(self._file.node(name)))
-            }
-            if waiting and time.monotonic() > deadline_s:
+            waiting = asyncio.run(nodes_not_ready(self._file))
+            if not waiting:
+                return True
+            if time.monotonic() > deadline_s:
                 named = ", ".join(f"{name} ({why})" for name, why in waiting.items())
                 raise RunError(
                     f"not ready within {READY_S:g} s: {named}",
                     hint=f"their logs are in {self._directory / 'logs'}",
                 )
-        return not self._stops
+        return False
 
     def _announce(self) -> None:
+        width = max(12, *(len(row.id) for row in self._file.nodes))
         nodes = [
-            f"  {row.id:<12} {row.tcp:<22} http://{row.http}  pid {row.pid}"
+            f"  {row.id:<{width}} {row.tcp:<22} http://{row.http}  pid {row.pid}"
             for row in self._file.nodes
         ]
         submit = f"hyperscale submit FILE --dir {shlex.quote(str(self._directory))}"
@@ -214,10 +214,11 @@ class LocalCluster:
         return StartNodeReply(pid=self._processes[row.id].pid)
 
     def _end_all(self) -> None:
-        """End workers before managers, which take their results; a second signal kills all."""
+        """End workers, then managers, then gates, each of which take the results of the former; a
+        second signal kills all."""
         self._stops = max(1, self._stops)
         self._note("ending all nodes; Ctrl-C again ends them at once")
-        for rows in (self._file.workers, self._file.managers):
+        for rows in (self._file.workers, self._file.managers, self._file.gates):
             alive = [row.id for row in rows if self._is_alive(row.id)]
             for name in alive:
                 self._processes[name].send_signal(signal.SIGCONT)
@@ -237,20 +238,6 @@ class LocalCluster:
     def _is_alive(self, name: str) -> bool:
         process = self._processes.get(name)
         return process is not None and process.poll() is None
-
-
-def why_not_ready(row: ClusterNode) -> str:
-    """Return why a node is not ready, from its /readyz; empty if it is ready."""
-    host, port = split_address(row.http)
-    connection = HTTPConnection(host, port, timeout=1.0)
-    try:
-        connection.request("GET", "/readyz")
-        answer = msgspec.json.decode(connection.getresponse().read(), type=ReadinessReport)
-    except (OSError, HTTPException, msgspec.MsgspecError):
-        return "it does not answer"
-    finally:
-        connection.close()
-    return ", ".join(answer.why_not)
 
 
 def run_cluster(
@@ -284,23 +271,14 @@ def _laid_out(directory: Path, wanted: ClusterOptions) -> ClusterFile:
     secret_file = directory / SECRET_NAME
     before = read_cluster(directory) if cluster_path(directory).exists() else None
     shape = shape_of(wanted, before)
-    if before is not None:
-        managers, workers = len(before.managers), len(before.workers)
-        if (managers, workers) != (shape.managers, shape.workers):
-            raise InputError(
-                f"--dir: {directory} holds a cluster of --managers {managers} --workers {workers}",
-                hint="leave these flags out, choose another --dir, or remove the directory",
-            )
+    if before is not None and (former := former_shape(before)).counts != shape.counts:
+        raise InputError(
+            f"--dir: {directory} holds a cluster of {former.flags}",
+            hint="leave these flags out, choose another --dir, or remove the directory",
+        )
     if not secret_file.exists():
         write_secret_file(secret_file, make_secret())
-    manager_rows, worker_rows = lay_out(shape, directory, secret_file)
-    return ClusterFile(
-        secret_file=str(secret_file),
-        managers=manager_rows,
-        workers=worker_rows,
-        pid=os.getpid(),
-        datacenters=["default"],
-    )
+    return lay_out(shape, directory, secret_file)
 
 
 @contextlib.contextmanager

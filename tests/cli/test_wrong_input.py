@@ -162,9 +162,9 @@ FLAGS = {
     "json into a directory": (["run", "shop.py", "--json", "."], ["--json"]),
     "a datacenter without a gate": (
         ["submit", "shop.py", "--datacenter", "east"],
-        ["--datacenter needs --gate", "its own datacenter"],
+        ["--datacenter needs gates", "its own datacenter"],
     ),
-    "datacenters without a gate": (["datacenters"], ["--gate is missing"]),
+    "datacenters without a gate": (["datacenters"], ["no gates", "--gate names one"]),
     "gates and managers": (
         ["jobs", "--gate", "127.0.0.1", "--manager", "127.0.0.1"],
         ["--gate and --manager cannot be combined"],

@@ -8,8 +8,8 @@ import pytest
 
 from hyperscale.client.client import HyperscaleClient
 from hyperscale.client.messages import WatchJobUpdate
-from hyperscale.lab.cluster import why_not_ready
 from hyperscale.lab.node_processes import children_of
+from hyperscale.lab.readiness import why_not_ready
 from tests.lab.cluster import Cluster, assert_exact, leader_of, running, users
 from tests.lab.loops import on_loop
 from tests.lab.processes import is_alive

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hyperscale.lab.cluster import why_not_ready
 from hyperscale.lab.node_processes import children_of
+from hyperscale.lab.readiness import why_not_ready
 from tests.lab.cluster import Cluster, assert_exact, running, running_cluster, users
 from tests.lab.disks import full, mounted, read_only
 from tests.lab.loops import on_loop

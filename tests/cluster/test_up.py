@@ -13,11 +13,18 @@ from urllib.request import urlopen
 import msgspec
 import pytest
 
-from hyperscale.client.cluster_file import ClusterFile, read_cluster
+from hyperscale.client.cluster_file import read_cluster
 from hyperscale.config.addresses import split_address
-from hyperscale.errors import RunError
+from hyperscale.errors import InputError, RunError
 from hyperscale.lab.cluster import restart_node
-from hyperscale.lab.layout import ClusterOptions, ClusterShape, find_ports, lay_out, shape_of
+from hyperscale.lab.layout import (
+    ClusterOptions,
+    ClusterShape,
+    find_ports,
+    former_shape,
+    lay_out,
+    shape_of,
+)
 from hyperscale.lab.node_processes import children_of
 from tests.lab.cluster import Cluster, running_cluster
 from tests.lab.command import HYPERSCALE, run
@@ -112,12 +119,22 @@ def test_options_left_out_stay_as_before_except_ports_in_use(
     assert shape_of(ClusterOptions()) == ClusterShape(managers=3, workers=3, cores=1)
     config = tmp_path / "nodes.toml"
     shape = ClusterShape(managers=1, workers=2, cores=3, base_port=find_ports(6), config=config)
-    managers, workers = lay_out(shape, tmp_path, tmp_path / "secret")
-    before = ClusterFile(secret_file="secret", managers=managers, workers=workers)
+    before = lay_out(shape, tmp_path, tmp_path / "secret")
     assert shape_of(ClusterOptions(), before) == shape
-    with socket.create_server(split_address(workers[1].http)):
+    with socket.create_server(split_address(before.workers[1].http)):
         other = shape_of(ClusterOptions(cores=1), before)
     assert other == msgspec.structs.replace(shape, cores=1, base_port=None)
+
+
+def test_a_directory_keeps_its_gates_and_datacenters(tmp_path: Path) -> None:
+    shape = ClusterShape(gates=3, datacenters=2, managers=1, workers=2, base_port=find_ports(18))
+    before = lay_out(shape, tmp_path, tmp_path / "secret")
+    assert [node.id for node in before.gates] == ["gate-1", "gate-2", "gate-3"]
+    assert before.node("dc2-worker-2").datacenter == "dc2"
+    assert former_shape(before).flags == "--gates 3 --datacenters 2 --managers 1 --workers 2"
+    assert shape_of(ClusterOptions(), before) == shape
+    with pytest.raises(InputError, match="2 datacenters need gates"):
+        shape_of(ClusterOptions(gates=0), before)
 
 
 def test_no_node_survives_a_killed_cluster_up(tmp_path: Path) -> None:
@@ -163,8 +180,8 @@ def test_cluster_up_explains_on_a_terminal_what_it_waits_for(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--gates", "2"), "gates are not available yet"),
-        (("--datacenters", "2"), "needs gates"),
+        (("--datacenters", "2"), "2 datacenters need gates"),
+        (("--gates", "-1"), "--gates: '-1' is not a whole number from 0"),
         (("--managers", "none"), "--managers: 'none' is not a whole number from 1"),
         (("--base-port", "65530"), "too high"),
     ],

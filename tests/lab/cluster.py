@@ -22,8 +22,9 @@ from hyperscale._native import Target
 from hyperscale.client.client import HyperscaleClient
 from hyperscale.client.cluster_file import ClusterFile, ClusterNode, read_cluster
 from hyperscale.client.messages import ListWorkersReply, WorkerRow
-from hyperscale.lab.cluster import NodeRunningError, restart_node, why_not_ready
+from hyperscale.lab.cluster import NodeRunningError, restart_node
 from hyperscale.lab.node_processes import children_of
+from hyperscale.lab.readiness import nodes_not_ready
 from hyperscale.reporting.results import RunResult
 from tests.lab.command import HYPERSCALE
 from tests.lab.loops import run_in_thread
@@ -105,7 +106,7 @@ class Cluster:
 
     def wait_ready(self) -> None:
         """Wait until all nodes are ready and the allocator knows the cores of every worker."""
-        until(lambda: not any(map(why_not_ready, self.file.nodes)), what="all nodes are ready")
+        until(lambda: not run_in_thread(nodes_not_ready(self.file)), what="all nodes are ready")
         run_in_thread(self._wait_for_workers(lambda row: row.cores > 0))
 
     async def _end_all_jobs(self) -> None:
@@ -116,10 +117,17 @@ class Cluster:
         await self._wait_for_workers(lambda row: row.free == row.cores)
 
     async def _wait_for_workers(self, is_as_wanted: Callable[[WorkerRow], bool]) -> None:
-        names = {row.id for row in self.file.workers}
+        for name in self.file.datacenters:
+            await self._wait_for_workers_of(name, is_as_wanted)
+
+    async def _wait_for_workers_of(
+        self, datacenter: str, is_as_wanted: Callable[[WorkerRow], bool]
+    ) -> None:
+        names = {row.id for row in self.file.workers if row.datacenter == datacenter}
+        managers = [row.id for row in self.file.managers if row.datacenter == datacenter]
         reply = ListWorkersReply()
         try:
-            async with asyncio.timeout(WAIT_S), self.client() as client:
+            async with asyncio.timeout(WAIT_S), self.client(*managers) as client:
                 while True:
                     reply = await client.get_workers()
                     living = [row for row in reply.workers if row.state == "alive"]
@@ -173,13 +181,18 @@ class Cluster:
             """
         )
 
-    def client(self, *managers: str, in_order: bool = False) -> HyperscaleClient:
-        """Return a client that knows all managers, or these; `in_order` asks them in order."""
-        if not managers:
+    def client(self, *nodes: str, in_order: bool = False) -> HyperscaleClient:
+        """Return a client that knows the gates, or all managers if there are no gates, or the named
+        gates or managers; `in_order` asks them in order."""
+        if not nodes:
             return HyperscaleClient(directory=self.directory, connect_timeout=20.0)
         found = self.file
+        named = [found.node(name) for name in nodes]
+        addresses = [node.tcp for node in named]
+        are_gates = all(node in found.gates for node in named)
         return HyperscaleClient(
-            [found.node(name).tcp for name in managers],
+            () if are_gates else addresses,
+            gate_tcp_addrs=addresses if are_gates else (),
             connect_timeout=20.0,
             settings={"security": {"secret_file": found.secret_file}},
             rng=_Unshuffled() if in_order else None,
@@ -262,16 +275,16 @@ async def status_is(client: HyperscaleClient, job: str, *statuses: str) -> str:
 
 
 def leader_of(cluster: Cluster, job: str) -> str:
-    """Return the manager whose metrics say that it leads the job's group."""
+    """Return the manager or gate whose metrics say that it leads the job's group."""
     group = job.rpartition(".")[2].partition("-")[0]
     leading = f'hyperscale_ledger_is_leader{{group="{group}"}} 1'
     found: list[str] = []
 
     def is_found() -> bool:
         found.extend(
-            manager.id
-            for manager in cluster.file.managers
-            if leading in urlopen(f"http://{manager.http}/metrics").read().decode()
+            node.id
+            for node in cluster.file.entrances
+            if leading in urlopen(f"http://{node.http}/metrics").read().decode()
         )
         return bool(found)
 

@@ -46,7 +46,7 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     return run_test
 
 
-def run_in_thread(work: Coroutine[Any, Any, None]) -> None:
+def run_in_thread(work: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine to its end in another thread: also callable while a loop runs here."""
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, work).result()
+        return thread.submit(asyncio.run, work).result()

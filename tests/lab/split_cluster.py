@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from hyperscale.client.cluster_file import ClusterFile, ClusterNode, write_cluster
-from hyperscale.lab.cluster import why_not_ready
-from hyperscale.lab.layout import PROGRAM
+from hyperscale.lab.layout import DATACENTER, PROGRAM
 from hyperscale.lab.node_processes import start_node
+from hyperscale.lab.readiness import why_not_ready
 from hyperscale.wire.cluster_secret import make_secret, write_secret_file
 from tests.lab.cluster import Cluster
 from tests.lab.network import NetLab, Side
@@ -71,7 +71,7 @@ class SplitCluster(Cluster):
             managers=started[: len(managers)],
             workers=started[len(managers) :],
             pid=os.getpid(),
-            datacenters=["default"],
+            datacenters=[DATACENTER],
         )
         write_cluster(self.directory, rows)
         until(lambda: not any(map(why_not_ready, rows.nodes)), what="all nodes are ready")
@@ -84,7 +84,9 @@ class SplitCluster(Cluster):
             port = PORT + 2 * len(self._sides)
             self._sides[name] = side
             tcp, http = f"{side.address}:{port}", f"{side.address}:{port + 1}"
-            rows.append(ClusterNode(id=name, pid=0, tcp=tcp, udp=tcp, http=http))
+            rows.append(
+                ClusterNode(id=name, pid=0, tcp=tcp, udp=tcp, http=http, datacenter=DATACENTER)
+            )
         return rows
 
     def _started(

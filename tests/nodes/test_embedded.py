@@ -14,7 +14,7 @@ import uvloop
 from hyperscale import ManagerServer, WorkerServer
 from hyperscale.client.cluster_file import ClusterNode
 from hyperscale.errors import InputError, InvariantError, RunError
-from hyperscale.lab.cluster import why_not_ready
+from hyperscale.lab.readiness import why_not_ready
 from hyperscale.membership.events import DatagramReceived, DialAnswered, MemberState
 from hyperscale.membership.messages import Gossip, Sender
 from hyperscale.nodes.data_directory import remember_name

@@ -1,0 +1,60 @@
+"""Three gates and two datacenters as real processes, started by `hyperscale cluster up`."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.cluster import Cluster, running_cluster
+
+SHAPE = ("--gates", "3", "--datacenters", "2", "--managers", "1", "--workers", "1")
+BOTH = ["dc1", "dc2"]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("gates") / "lab", *SHAPE) as cluster:
+        yield cluster
+
+
+def test_a_job_submitted_with_dir_runs_in_all_datacenters(cluster: Cluster) -> None:
+    where = ("--dir", str(cluster.directory))
+    listed = cluster.run("datacenters", *where, "--json")
+    rows = json.loads(listed.stdout)["datacenters"]
+    assert [(row["datacenter"], row["health"], row["workers"]) for row in rows] == [
+        ("dc1", "healthy", 1),
+        ("dc2", "healthy", 1),
+    ]
+    out = cluster.directory.parent / "out.json"
+    done = cluster.run(
+        *("submit", str(cluster.paced(duration="2s")), *where),
+        *("--datacenters", "2", "--json", str(out)),
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(out.read_text())
+    assert sorted(result["datacenters"]) == BOTH
+    total = sum(step["sent"] for step in result["workflows"][0]["steps"])
+    assert cluster.counts()["total"] == total
+    (job,) = done.stdout.split()[1:2]
+    assert "completed" in cluster.run("jobs", *where).stdout
+    assert cluster.run("results", job, *where).returncode == 0
+
+
+def test_the_cluster_file_names_the_datacenter_of_each_node(cluster: Cluster) -> None:
+    found = json.loads((cluster.directory / "cluster.json").read_text())
+    assert found["datacenters"] == BOTH
+    nodes = [*found["gates"], *found["managers"], *found["workers"]]
+    assert {node["id"]: node["datacenter"] for node in nodes} == {
+        **dict.fromkeys(("gate-1", "gate-2", "gate-3"), ""),
+        **{f"{name}-{role}-1": name for name in BOTH for role in ("manager", "worker")},
+    }
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("seed", [4, 5])
+def test_all_checks_hold_under_chaos(cluster: Cluster, seed: int) -> None:
+    done = cluster.command(
+        *("chaos", "--dir", str(cluster.directory), "--seed", str(seed), "--duration", "10s")
+    )
+    stdout, stderr = done.communicate(timeout=150)
+    assert (done.returncode, stderr) == (0, ""), stdout
