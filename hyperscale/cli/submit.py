@@ -7,6 +7,7 @@ import dataclasses
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 from hyperscale.cli.cluster_flags import (
     CLUSTER_HELP,
@@ -15,6 +16,7 @@ from hyperscale.cli.cluster_flags import (
     has_gates,
     open_client,
 )
+from hyperscale.cli.datacenter_flags import add_datacenter_flags, datacenter_options
 from hyperscale.cli.follow import follow_to_end
 from hyperscale.cli.load_flags import (
     add_file_argument,
@@ -24,7 +26,6 @@ from hyperscale.cli.load_flags import (
     parameters_of,
 )
 from hyperscale.cli.output import Destination, add_output_flags, out_dir_for
-from hyperscale.cli.parser import whole_number
 from hyperscale.cli.printing import print_warning
 from hyperscale.cli.report_flags import add_report_flags, reporters_of
 from hyperscale.cli.signals import unless_interrupted
@@ -32,7 +33,6 @@ from hyperscale.client.package import package_file
 from hyperscale.client.submission import Package
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError, RunError
-from hyperscale.gates.committed.transitions import DATACENTERS_MAX
 from hyperscale.reporting.exit_codes import ExitCode
 from hyperscale.reporting.files import ensure_writable
 from hyperscale.ui.stream import write_through
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="submission key: submitting with the same key again returns the same job "
         "(default: a new job each time)",
     )
-    _add_datacenter_flags(parser)
+    add_datacenter_flags(parser)
     load = add_load_flags(parser, what="job")
     about = "how long a workflow may wait for cores (default: 5m)"
     load.add_argument("--dispatch-timeout", metavar="D", help=about)
@@ -84,36 +84,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_log_flags(output)
     parser.add_argument("--workers", help=argparse.SUPPRESS)  # refused with an explanation
     add_client_flags(parser)
-
-
-def _add_datacenter_flags(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("datacenters (with gates)").add_argument
-    about = "datacenter to run in; repeat the flag for more (default: the gates choose)"
-    add("--datacenter", metavar="NAME", action="append", default=[], help=about)
-    add("--datacenters", metavar="N", help="in how many datacenters to run (default: 1)")
-    about = "let others take the place of named datacenters that refuse the job"
-    add("--fallback", action="store_true", help=about)
-    about = "if a datacenter does not complete, stop the others (default: they go on)"
-    add("--all-or-nothing", action="store_true", help=about)
-    about = "run all virtual users in every datacenter (default: split them)"
-    add("--vus-per-datacenter", action="store_true", help=about)
-
-
-def _datacenter_count(args: argparse.Namespace) -> int:
-    flags = ("datacenter", "datacenters", "fallback", "all_or_nothing", "vus_per_datacenter")
-    given = [flag for flag in flags if getattr(args, flag)]
-    if given and not has_gates(args):
-        raise InputError(
-            f"--{given[0].replace('_', '-')} needs gates",
-            hint="a manager runs jobs in its own datacenter; --gate names a gate",
-        )
-    if args.datacenter and args.datacenters:
-        raise InputError(
-            "--datacenter and --datacenters cannot be combined", hint="name them or count them"
-        )
-    if args.datacenters is None:
-        return 1
-    return whole_number(args.datacenters, "--datacenters", most=DATACENTERS_MAX)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -143,15 +113,15 @@ def run(args: argparse.Namespace) -> int:
             hint="the command that follows the job sends the results: 'hyperscale watch', then "
             "'hyperscale report'",
         )
-    args.datacenter_count = _datacenter_count(args)
+    datacenters = datacenter_options(args, has_gates=has_gates(args))
     package = package_file(args.file, overrides_of(args), parameters_of(args))
     package = dataclasses.replace(package, reporters=(*package.reporters, *reporters))
     if not args.watch and args.ui == "full":
         args.ui = "ci"
-    return asyncio.run(_submit(args, package))
+    return asyncio.run(_submit(args, package, datacenters))
 
 
-async def _submit(args: argparse.Namespace, package: Package) -> int:
+async def _submit(args: argparse.Namespace, package: Package, datacenters: dict[str, Any]) -> int:
     async with contextlib.AsyncExitStack() as stack:
         destination = None
         if not args.detach:
@@ -168,11 +138,7 @@ async def _submit(args: argparse.Namespace, package: Package) -> int:
             log_level=args.log_level,
             static=not args.no_compile,
             submit_timeout=args.submit_timeout,
-            target_datacenters=args.datacenter,
-            datacenter_count=args.datacenter_count,
-            fallback=args.fallback,
-            on_datacenter_lost="all_or_nothing" if args.all_or_nothing else "best_effort",
-            vus_per_datacenter=args.vus_per_datacenter,
+            **datacenters,
         )
         job = await unless_interrupted(submitting, name="submit")
         if job is None:

@@ -12,6 +12,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Self
@@ -61,7 +62,16 @@ from hyperscale.config.addresses import DEFAULT_PORT
 from hyperscale.config.loading import NodeSettings, node_config
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, RunError
-from hyperscale.gates.messages import DatacenterRow, ListDatacenters, ListDatacentersReply
+from hyperscale.gates.datacenters.registry import DatacenterState
+from hyperscale.gates.messages import (
+    ChangeDatacenter,
+    ChangeDatacenterReply,
+    DatacenterRow,
+    ListDatacenters,
+    ListDatacentersReply,
+    RouteJob,
+    RouteJobReply,
+)
 from hyperscale.jobs.committed.events import Code
 from hyperscale.jobs.committed.state import JOB_ENDS
 from hyperscale.reporting.results import RunResult
@@ -107,12 +117,12 @@ class HyperscaleClient:
                 hint="gates reach the managers of every datacenter: give gate_tcp_addrs alone",
             )
         self.on_trouble = on_trouble
-        self._has_gates = bool(gate_tcp_addrs)
+        self.has_gates = bool(gate_tcp_addrs)
         addresses = addresses_of(gate_tcp_addrs or manager_tcp_addrs)
         config, tables = _settings_of(settings)
         if directory is not None:
             cluster = read_cluster(Path(directory))
-            self._has_gates = self._has_gates or bool(cluster.gates and not addresses)
+            self.has_gates = self.has_gates or bool(cluster.gates and not addresses)
             addresses = addresses or addresses_of([node.tcp for node in cluster.entrances])
             if config is None and not tables.get("security"):
                 tables["security"] = {"secret_file": cluster.secret_file}
@@ -187,9 +197,7 @@ class HyperscaleClient:
         if isinstance(job, JobSubmission):
             chosen = job
         else:
-            chosen = JobSubmission(
-                workflows=job if not isinstance(job, str | Path | Package) else (),
-                file=job if isinstance(job, str | Path) else None,
+            given = JobSubmission(
                 test_name=test_name,
                 vus=vus,
                 duration=duration,
@@ -208,6 +216,7 @@ class HyperscaleClient:
                 static=static,
                 by=by,
             )
+            chosen = _submission_of(job, given)
         check_callbacks(
             on_status_update=on_status_update,
             on_progress_update=on_progress_update,
@@ -217,7 +226,7 @@ class HyperscaleClient:
         datacenters = checked_names(chosen.target_datacenters, where="target_datacenters")
         key = checked_key(chosen.key or secrets.token_urlsafe(24))
         package = job if isinstance(job, Package) else await asyncio.to_thread(_package, chosen)
-        across = across_of(chosen, datacenters) if self._has_gates else None
+        across = across_of(chosen, datacenters) if self.has_gates else None
         if across is None:
             await check_datacenters(self._cluster, datacenters)
         within_s = parse_duration_s(submit_timeout, where="submit_timeout")
@@ -276,10 +285,51 @@ class HyperscaleClient:
 
     async def list_datacenters(self) -> list[DatacenterRow]:
         """Return the datacenters that the gates know, by name, with health and capacity."""
-        if not self._has_gates:
-            raise InputError("only gates list datacenters", hint="give gate_tcp_addrs")
+        self._require_gates()
         reply = await self._cluster.ask(ListDatacenters(), ListDatacentersReply)
         return reply.datacenters
+
+    async def change_datacenter(
+        self, name: str, state: DatacenterState, *, force: bool = False
+    ) -> None:
+        """Drain, resume or remove a datacenter; raise `InputError` if there is none of the name,
+        `RunError` if the gates refuse."""
+        name = checked_text(name, where="datacenter")
+        self._require_gates()
+        change = ChangeDatacenter(datacenter=name, state=state, is_forced=force)
+        reply = await self._cluster.ask(change, ChangeDatacenterReply)
+        if reply.refused:
+            error = InputError if reply.is_unknown else RunError
+            raise error(reply.refused, hint=reply.hint)
+
+    async def route_job(
+        self, job: "JobSubmission | Work | Package", *, key: str = "", **options: Any
+    ) -> RouteJobReply:
+        """Return where a job would go now, as the gate decides that would own it. `options` are
+        those of `submit_job` about datacenters."""
+        self._require_gates()
+        chosen = JobSubmission(key=key, **options)
+        package = job
+        if not isinstance(job, Package):
+            package = await asyncio.to_thread(_package, _submission_of(job, chosen))
+        assert isinstance(package, Package)
+        datacenters = checked_names(chosen.target_datacenters, where="target_datacenters")
+        request = RouteJob(
+            key=checked_key(key or secrets.token_urlsafe(24)),
+            plan=package.plan,
+            options=across_of(chosen, datacenters),
+        )
+        return await self._cluster.ask(request, RouteJobReply)
+
+    async def get_route(self, job_id: str) -> RouteJobReply:
+        """Return where a job went, and what the gates knew when they chose."""
+        self._require_gates()
+        job_id = checked_job(job_id)
+        return await self._cluster.ask_about(job_id, RouteJob(job=job_id), RouteJobReply)
+
+    def _require_gates(self) -> None:
+        if not self.has_gates:
+            raise InputError("only gates know datacenters", hint="give gate_tcp_addrs")
 
     async def get_workers(self) -> ListWorkersReply:
         """Return the workers of the cluster and the parts they run."""
@@ -306,7 +356,7 @@ class HyperscaleClient:
 
     async def get_datacenters(self) -> list[str]:
         """Return the datacenters this client can submit to."""
-        if self._has_gates:
+        if self.has_gates:
             return [row.datacenter for row in await self.list_datacenters()]
         return await self._cluster.datacenters()
 
@@ -392,3 +442,12 @@ def _package(job: JobSubmission) -> Package:
     from hyperscale.client.package import package_of  # noqa: PLC0415  it loads the test runner
 
     return package_of(job)
+
+
+def _submission_of(job: "JobSubmission | Work | Package", options: JobSubmission) -> JobSubmission:
+    """Return a submission of a test file or of workflows, with these options."""
+    if isinstance(job, JobSubmission):
+        return job
+    if isinstance(job, str | Path):
+        return replace(options, file=job)
+    return options if isinstance(job, Package) else replace(options, workflows=job)

@@ -12,7 +12,10 @@ from enum import Enum
 
 from msgspec import Struct, field
 
+from hyperscale.gates.committed.events import GlobalOptions
 from hyperscale.gates.datacenters.health import DatacenterFigures
+from hyperscale.gates.datacenters.registry import DatacenterState
+from hyperscale.gates.datacenters.routing import DatacenterChoice
 from hyperscale.jobs.committed.events import JobOptions, JobStatus
 from hyperscale.jobs.messages import Backpressure
 from hyperscale.plan import Plan
@@ -25,6 +28,7 @@ _GATES = frozenset({Role.GATE})
 _MANAGERS = frozenset({Role.MANAGER})
 _BOTH = frozenset({Role.GATE, Role.MANAGER})
 _ASKING = frozenset({Role.CLIENT, Role.OPERATOR})
+_ROUTING = frozenset({Role.CLIENT, Role.OPERATOR, Role.GATE})  # a gate passes it on to the owner
 
 
 class AssignmentAnswer(Enum):
@@ -49,6 +53,7 @@ class AssignJob(Struct, frozen=True, kw_only=True):
     bundle: str = ""
     options: JobOptions = field(default_factory=JobOptions)
     by: str = ""
+    secrets: bytes = b""  # values of secret parameters; never committed
 
 
 @message(kind=501, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_GATES)
@@ -101,6 +106,7 @@ class ReportAssignment(Struct, frozen=True, kw_only=True, omit_defaults=True):
 @message(kind=511, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_GATES)
 class ReportAssignmentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_known: bool = True  # False: no gate has such a job, or it was not assigned there
+    is_over: bool = False  # the job goes on without the datacenter, or has ended: stop its part
     backpressure: Backpressure = Backpressure.NONE
 
 
@@ -161,8 +167,10 @@ class RegisterDatacenter(Struct, frozen=True, kw_only=True):
 
 
 @message(kind=523, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_GATES)
-class RegisterDatacenterReply(Struct, frozen=True, kw_only=True):
+class RegisterDatacenterReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gates: list[str] = field(default_factory=list)  # addresses
+    refused: str = ""  # why the gates do not take the datacenter
+    is_removed: bool = False  # for good: the parts of global jobs that run there are to end
 
 
 @message(kind=524, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
@@ -183,9 +191,50 @@ class DatacenterRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     workers: int = 0
     managers: int = 0
     rtt_ms: float | None = None
-    is_draining: bool = False
+    state: DatacenterState = DatacenterState.ACTIVE  # as committed
 
 
 @message(kind=525, priority=MessagePriority.NORMAL, size=SizeClass.MEDIUM, senders=_GATES)
 class ListDatacentersReply(Struct, frozen=True, kw_only=True):
     datacenters: list[DatacenterRow] = field(default_factory=list)
+
+
+@message(kind=526, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_ASKING)
+class ChangeDatacenter(Struct, frozen=True, kw_only=True):
+    """Drain, resume or remove a datacenter. Asked again, it changes nothing.
+    -> ChangeDatacenterReply"""
+
+    datacenter: str
+    state: DatacenterState
+    is_forced: bool = False  # remove one that is neither drained nor unreachable
+
+
+@message(kind=527, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_GATES)
+class ChangeDatacenterReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    refused: str = ""
+    hint: str = ""
+    is_unknown: bool = False  # there is no such datacenter
+
+
+@message(kind=528, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_ROUTING)
+class RouteJob(Struct, frozen=True, kw_only=True):
+    """Ask where a job would go now, or, with `job`, where a job went and why. Nothing is
+    submitted. -> RouteJobReply"""
+
+    key: str = ""
+    plan: Plan | None = None
+    options: GlobalOptions = field(default_factory=GlobalOptions)
+    job: str = ""
+
+
+@message(kind=529, priority=MessagePriority.NORMAL, size=SizeClass.MEDIUM, senders=_GATES)
+class RouteJobReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`choice`, or why there is none."""
+
+    choice: DatacenterChoice | None = None
+    shares: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Datacenter -> workflow -> virtual users."""
+    by: str = ""  # the gate that decides
+    refused: str = ""
+    hint: str = ""
+    is_retryable: bool = False

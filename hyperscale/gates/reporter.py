@@ -81,7 +81,14 @@ class ResultSettled:
     job: str
 
 
-ReporterEffect = SendToGate | ResultSettled
+@dataclass(frozen=True, slots=True)
+class StopAssignment:
+    """The gates have given up on this part, or the whole job has ended: end it."""
+
+    job: str
+
+
+ReporterEffect = SendToGate | ResultSettled | StopAssignment
 
 
 @dataclass(slots=True)
@@ -173,7 +180,7 @@ class GateReporter:
             return self._retry(part, now_s)
         if isinstance(reply, ReportAssignmentReply):
             part.backpressure, part.wait_s = reply.backpressure, _RETRY_FIRST_S
-            return []
+            return [StopAssignment(event.report.job)] if reply.is_over else []
         if reply.is_committed or not reply.is_known:
             del self._parts[event.report.job]
             return [ResultSettled(event.report.job)]

@@ -15,6 +15,8 @@ from msgspec import Struct, field
 from hyperscale.ledger.replica import KEY_SLOTS
 from hyperscale.wire.registry import nested
 
+REGISTRY_MAX = 1_000
+REGISTRY_BYTES_MAX = 16 * 1024
 NO_GROUP = 0
 """Owner of a key slot that no group owns yet: group 0 owns none."""
 
@@ -144,6 +146,14 @@ class GroupDestroyed(Struct, frozen=True, tag="group_destroyed"):
     group: int
 
 
+class RegistryChanged(Struct, frozen=True, tag="registry_changed"):
+    """An entry of the tier's registry gets a value, if it still has the one before."""
+
+    name: str
+    before: bytes | None
+    after: bytes
+
+
 Decision = (
     Founded
     | NodeJoined
@@ -156,6 +166,7 @@ Decision = (
     | MigrationEnded
     | GroupDraining
     | GroupDestroyed
+    | RegistryChanged
 )
 
 
@@ -198,6 +209,9 @@ class Topology(Struct):
     nonces: dict[str, int] = {}
     next_node: int = 1
     next_migration: int = 1
+    registry: dict[str, bytes] = {}
+    """Few small facts that every node of the tier must know, by name. Gates keep datacenters here;
+    the ledger does not read them."""
 
     # -- reading --------------------------------------------------------------------------
 
@@ -282,6 +296,8 @@ class Topology(Struct):
                     for key_slot in ended.key_slots:
                         self.owners[key_slot] = ended.target
                 reply = DecisionReply(decision.number)
+            case RegistryChanged():
+                reply = self._registry_changed(decision)
             case _:
                 reply = self._about_group(decision)
         return reply
@@ -354,6 +370,16 @@ class Topology(Struct):
         self.next_migration += 1
         self.migrations[number] = migration
         return DecisionReply(number)
+
+    def _registry_changed(self, change: RegistryChanged) -> DecisionReply:
+        if self.registry.get(change.name) != change.before:
+            return _refuse(f"{change.name} was changed meanwhile")
+        if len(change.after) > REGISTRY_BYTES_MAX:
+            return _refuse(f"{change.name} has {len(change.after):,} bytes")
+        if change.before is None and len(self.registry) >= REGISTRY_MAX:
+            return _refuse(f"the registry is full: it has {REGISTRY_MAX:,} entries")
+        self.registry[change.name] = change.after
+        return DecisionReply()
 
     def _about_group(
         self,

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from hyperscale.gates.datacenters.health import DatacenterFigures, DatacenterHealth
 from hyperscale.gates.datacenters.monitor import DatacenterView, Reachability
+from hyperscale.gates.datacenters.registry import DatacenterState
 from hyperscale.gates.datacenters.routing import (
     DatacenterChoice,
     RoutingProblem,
@@ -29,7 +30,7 @@ def view(
     queue: int = 0,
     rtt_ms: float | None = 20.0,
     reachability: Reachability = Reachability.REACHABLE,
-    is_draining: bool = False,
+    state: DatacenterState = DatacenterState.ACTIVE,
     is_seen: bool = True,
     coordinate: Coordinate | None = None,
 ) -> DatacenterView:
@@ -49,7 +50,7 @@ def view(
         figures=seen if is_seen else None,
         rtt_s=None if rtt_ms is None else rtt_ms / 1000,
         coordinate=coordinate,
-        is_draining=is_draining,
+        state=state,
     )
 
 
@@ -82,7 +83,7 @@ def test_healthy_comes_before_busy_before_degraded_and_the_rest_is_excluded() ->
         view("h", cores=1, rtt_ms=400),
         view("u", health=H.UNHEALTHY),
         view("away", reachability=Reachability.UNREACHABLE),
-        view("drained", is_draining=True),
+        view("drained", state=DatacenterState.DRAINED),
     )
     assert decision.primary + decision.fallback == ("h", "b", "d")
 
@@ -215,7 +216,7 @@ def test_refusals_say_what_is_wrong_and_whether_to_try_again() -> None:
         "no datacenter is called 'b'",
         "known datacenters: a",
     )
-    sick = refused(view("a", health=H.UNHEALTHY), view("b", is_draining=True))
+    sick = refused(view("a", health=H.UNHEALTHY), view("b", state=DatacenterState.DRAINED))
     assert sick.message == "no datacenter can run the job: a is unhealthy, b is drained"
     assert not sick.is_retryable
     few = refused(view("a"), request=RoutingRequest(key="k", count=2))

@@ -37,7 +37,6 @@ class DatacenterFigures(Struct, frozen=True, kw_only=True):
     queue_depth: int = 0
     active_jobs: int = 0
     ready_managers: int | None = None  # None: as many as are healthy
-    is_draining: bool = False
 
 
 def classify(figures: DatacenterFigures) -> DatacenterHealth:

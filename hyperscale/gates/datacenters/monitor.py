@@ -20,6 +20,7 @@ from hyperscale.gates.datacenters.health import (
     HealthFilter,
     classify,
 )
+from hyperscale.gates.datacenters.registry import DatacenterState
 from hyperscale.health.correlation import CorrelationGuard
 from hyperscale.membership.coordinates import Coordinate
 from hyperscale.sansio.core import Tick
@@ -47,7 +48,7 @@ class DatacenterRegistered:
 
     datacenter: str
     managers: tuple[str, ...]
-    is_draining: bool = False
+    state: DatacenterState = DatacenterState.ACTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class DatacenterView(Struct, frozen=True, kw_only=True):
     leader: str = ""
     coordinate: Coordinate | None = None
     age_s: float = 0.0  # of the figures
-    is_draining: bool = False
+    state: DatacenterState = DatacenterState.ACTIVE  # as committed
 
 
 @dataclass(slots=True)
@@ -127,7 +128,7 @@ class _Latest:
 class _Datacenter:
     managers: tuple[str, ...]
     probe_at_s: float
-    is_draining: bool = False
+    state: DatacenterState = DatacenterState.ACTIVE
     reachability: Reachability = Reachability.UNREACHABLE
     failures: int = 0
     suspected_s: float | None = None
@@ -185,8 +186,7 @@ class DatacenterMonitor:
                 leader=known.leader,
                 coordinate=known.coordinate,
                 age_s=now_s - known.latest.at_s if known.latest else 0.0,
-                is_draining=known.is_draining
-                or (known.latest is not None and known.latest.figures.is_draining),
+                state=known.state,
             )
             for name, known in self._datacenters.items()
         }
@@ -198,7 +198,7 @@ class DatacenterMonitor:
         if known is None:
             known = _Datacenter(event.managers, now_s)
             self._datacenters[event.datacenter] = known
-        known.managers, known.is_draining = event.managers, event.is_draining
+        known.managers, known.state = event.managers, event.state
         return self._tick(now_s)
 
     def _acked(self, ack: ProbeAcked, now_s: float) -> list[MonitorEffect]:

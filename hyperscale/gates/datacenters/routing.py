@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from hyperscale.gates.datacenters.health import DatacenterHealth
 from hyperscale.gates.datacenters.monitor import DatacenterView, Reachability
+from hyperscale.gates.datacenters.registry import DatacenterState
 from hyperscale.membership.coordinates import Coordinate, estimate_rtt
 
 RTT_BAND_MS = 50.0
@@ -204,8 +205,8 @@ def _score(view: DatacenterView, request: RoutingRequest) -> DatacenterScore:
 def _exclusion(view: DatacenterView, request: RoutingRequest) -> str:
     if view.datacenter in request.excluded:
         return "refused the job"
-    if view.is_draining:
-        return "is drained"
+    if view.state is not DatacenterState.ACTIVE:
+        return f"is {view.state}"
     if view.figures is None:
         return "has not answered yet"
     if view.reachability is Reachability.UNREACHABLE:

@@ -18,9 +18,11 @@ from hyperscale.gates.committed.events import (
     DatacentersAssigned,
     GlobalCancelRequested,
     GlobalJobSubmitted,
+    GlobalOptions,
 )
 from hyperscale.gates.committed.machine import GlobalJobMachine
 from hyperscale.gates.committed.state import AssignmentStatus, GlobalJob
+from hyperscale.gates.datacenters.routing import DatacenterChoice, RoutingRefusal
 from hyperscale.gates.messages import (
     AssignJob,
     AssignmentAnswer,
@@ -47,7 +49,9 @@ from hyperscale.gates.owner.events import (
 )
 from hyperscale.gates.owner.reconcile import GlobalReconciler
 from hyperscale.gates.owner.state import GlobalProgress, OwnerState
+from hyperscale.gates.slices import PlanShare
 from hyperscale.jobs.committed.events import JobStatus
+from hyperscale.plan import Plan
 from hyperscale.sansio.core import Tick
 
 _WAITING_MAX = 8  # deliveries of one result that wait for its commit
@@ -91,6 +95,16 @@ class GlobalJobOwner:
     def progress(self, job: GlobalJob) -> GlobalProgress:
         """Return what this owner has heard about a job."""
         return self.state.job(job)
+
+    def route(self, key: str, options: GlobalOptions) -> DatacenterChoice | RoutingRefusal:
+        """Return where a job would go now, or why it cannot go anywhere."""
+        return self._reconciler.route(key, options)
+
+    def split(
+        self, plan: Plan, options: GlobalOptions, choice: DatacenterChoice
+    ) -> dict[str, PlanShare]:
+        """Return the part of each chosen datacenter."""
+        return self._reconciler.split(plan, options, choice.primary)
 
     # --- the ledger -------------------------------------------------------------------------
 
@@ -202,7 +216,10 @@ class GlobalJobOwner:
         is_known = job is not None and assignment is not None and not job.has_ended
         if is_known and job is not None:
             self._take_report(job, report)
-        reply = ReportAssignmentReply(is_known=job is not None and assignment is not None)
+        is_over = assignment is not None and assignment.has_ended
+        reply = ReportAssignmentReply(
+            is_known=job is not None and assignment is not None, is_over=is_over
+        )
         state.effects.append(AnswerDatacenter(event.token, reply))
 
     def _began_ms(self, job: GlobalJob | None, datacenter: str) -> int:

@@ -8,6 +8,7 @@ from hyperscale.gates.committed.events import (
     DatacenterShare,
     GlobalCancelRequested,
     GlobalJobFinished,
+    GlobalOptions,
     GlobalStartOrdered,
     LossPolicy,
 )
@@ -23,6 +24,7 @@ from hyperscale.gates.messages import AssignJob, CancelAssignment, StartAssignme
 from hyperscale.gates.owner.state import GlobalProgress, OwnerState
 from hyperscale.gates.slices import PlanShare, sliced, split_plan, split_problem, whole_plan
 from hyperscale.jobs.committed.events import GlobalPart, JobStatus
+from hyperscale.plan import Plan
 from hyperscale.stats.thresholds import abort_verdict
 
 
@@ -57,13 +59,13 @@ class GlobalReconciler:
             self._finish(job)
 
     def route(
-        self, job: GlobalJob, *, instead_of: frozenset[str] = frozenset()
+        self, key: str, options: GlobalOptions, *, instead_of: frozenset[str] = frozenset()
     ) -> DatacenterChoice | RoutingRefusal:
         """Choose datacenters for a job as of now, or one more instead of those given."""
-        state, options = self._state, job.options
+        state = self._state
         datacenters = state.datacenters
         request = RoutingRequest(
-            key=job.key,
+            key=key,
             count=1 if instead_of else max(1, options.datacenter_count),
             named=() if instead_of else options.datacenters,
             may_replace=options.fallback,
@@ -78,7 +80,7 @@ class GlobalReconciler:
     # --- assigning --------------------------------------------------------------------------
 
     def _assign(self, job: GlobalJob) -> None:
-        decision = self.route(job)
+        decision = self.route(job.key, job.options)
         if isinstance(decision, RoutingRefusal):
             waited_s = (self._state.now_ms - job.submitted_ms) / 1000
             if waited_s > job.options.job.dispatch_timeout_s:
@@ -88,15 +90,18 @@ class GlobalReconciler:
         if problem is not None and not job.options.vus_per_datacenter:
             self._cancel(job, problem, JobStatus.FAILED)
             return
-        shares = self._split(job, decision.primary)
+        shares = self.split(job.plan, job.options, decision.primary)
         self._propose_shares(job, shares, decision)
 
-    def _split(self, job: GlobalJob, datacenters: tuple[str, ...]) -> dict[str, PlanShare]:
-        if job.options.vus_per_datacenter:
-            return whole_plan(job.plan, list(datacenters))
+    def split(
+        self, plan: Plan, options: GlobalOptions, datacenters: tuple[str, ...]
+    ) -> dict[str, PlanShare]:
+        """Split a plan over datacenters by their cores."""
+        if options.vus_per_datacenter:
+            return whole_plan(plan, list(datacenters))
         figures = {name: self._state.datacenters.views[name].figures for name in datacenters}
         cores = {name: each.total_cores if each else 1 for name, each in figures.items()}
-        return split_plan(job.plan, cores)
+        return split_plan(plan, cores)
 
     def _propose_shares(
         self,
@@ -129,7 +134,7 @@ class GlobalReconciler:
         for refused in job.assignments:
             if refused.status is AssignmentStatus.REFUSED and not refused.replaced_by:
                 taken = frozenset(each.datacenter for each in job.assignments)
-                decision = self.route(job, instead_of=taken)
+                decision = self.route(job.key, job.options, instead_of=taken)
                 if isinstance(decision, DatacenterChoice):
                     share = {decision.primary[0]: refused.workflows}
                     self._propose_shares(job, share, decision, replaces=refused.datacenter)

@@ -2,15 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TypeVar
+from collections.abc import AsyncGenerator
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from hyperscale.client.messages import (
-    BLOB_CHUNK_BYTES,
     CancelJob,
     CancelJobReply,
     GetJob,
@@ -23,7 +20,6 @@ from hyperscale.client.messages import (
     WatchJob,
     WatchJobUpdate,
 )
-from hyperscale.errors import InputError
 from hyperscale.gates.committed.events import (
     GlobalCancelRequested,
     GlobalJobSubmitted,
@@ -38,27 +34,32 @@ from hyperscale.gates.datacenters.routing import (
     RoutingRequest,
     choose_datacenters,
 )
+from hyperscale.gates.messages import RouteJob, RouteJobReply
 from hyperscale.gates.results import merged_record
 from hyperscale.gates.slices import split_problem
 from hyperscale.gates.views import global_live_view, global_view
 from hyperscale.jobs.committed.events import Code, decode_reply
-from hyperscale.jobs.committed.keys import KEY_HINT, key_problem, parse_job_id
-from hyperscale.ledger.server.ledger import STRONG, Ledger
-from hyperscale.ledger.server.tier_peers import TierPeers
+from hyperscale.jobs.committed.keys import KEY_HINT, key_problem
+from hyperscale.ledger.server.ledger import STRONG
 from hyperscale.nodes.gates.datacenter_links import DatacenterLinks
 from hyperscale.nodes.gates.owners import GlobalOwners
 from hyperscale.nodes.jobs.bundles import Bundles
+from hyperscale.nodes.jobs.job_routing import (
+    JobRouting,
+    chunks_of,
+    left_s,
+    listed,
+    no_such_job,
+    not_ended,
+)
+from hyperscale.nodes.jobs.job_secrets import JobSecrets
+from hyperscale.plan.secrets import secrets_id
 from hyperscale.wire.calls import InboundCall
-from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
+from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 from hyperscale.wire.messages import Chunk
-from hyperscale.wire.roles import Role
 
 _UPDATE_S = 0.5
-_ANSWER_S = 5.0
-_LIST_S = 2.0
-_FINAL_KIND = "finished"
 
-_R = TypeVar("_R", bound=Struct)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -67,40 +68,39 @@ class GateRequests:
 
     def __init__(
         self,
-        node: str,
-        ledger: Ledger,
-        peers: TierPeers,
+        routing: JobRouting,
         owners: GlobalOwners,
         *,
         datacenters: DatacenterLinks,
         bundles: Bundles,
+        secrets: JobSecrets,
     ) -> None:
-        self._node = node
-        self._ledger = ledger
-        self._peers = peers
+        self._routing = routing
+        self._ledger = routing.ledger
         self._owners = owners
         self._datacenters = datacenters
         self._bundles = bundles
+        self._secrets = secrets
 
     # -- commands ---------------------------------------------------------------------------
 
     async def submit(self, call: InboundCall, job: SubmitJob) -> SubmitJobReply:
         """Commit a job in the gate tier, unless it could run in no datacenter."""
-        options = replace(
-            job.across or GlobalOptions(), timeout_s=job.options.timeout_s, job=job.options
-        )
+        across = job.across or GlobalOptions()
+        options = replace(across, timeout_s=job.options.timeout_s, job=job.options)
         refusal = await self._refusal(job, options)
         if refusal is not None:
             return refusal
+        of_job = replace(job.options, secrets=secrets_id(job.secrets))
         event = GlobalJobSubmitted(
             key=job.key,
             digest=global_digest(job.plan, job.bundle, options),
             plan=job.plan,
             bundle=job.bundle,
-            options=options,
+            options=replace(options, job=of_job),
             by=job.by,
         )
-        done = await self._ledger.submit(job.key, encode_global(event), timeout_s=_left_s(call))
+        done = await self._ledger.submit(job.key, encode_global(event), timeout_s=left_s(call))
         reply = decode_reply(done.reply)
         return SubmitJobReply(
             accepted=reply.ok,
@@ -115,13 +115,9 @@ class GateRequests:
         refused = SubmitJobReply(accepted=False, code=Code.INVALID)
         if (problem := key_problem(job.key)) is not None:
             return replace(refused, code=Code.INVALID_KEY, error=problem, hint=KEY_HINT)
-        if job.secrets:
-            return replace(
-                refused,
-                error="gates do not carry secret parameters yet",
-                hint="submit to a manager of the datacenter, or give the values another way",
-            )
-        choice = self.route(job.key, options)
+        if self._is_repeated(job.key):
+            return None  # it is the same job, wherever datacenters stand by now
+        choice = self._route(job.key, options)
         if isinstance(choice, RoutingRefusal):
             if choice.is_retryable:
                 raise RemoteError(
@@ -131,21 +127,105 @@ class GateRequests:
         problem = split_problem(job.plan, len(choice.primary))
         if problem is not None and not options.vus_per_datacenter:
             return replace(refused, error=problem, hint="give it more, or name fewer datacenters")
-        return await self._bundle_refusal(job) if job.bundle else None
+        return await self._unsafe(job)
 
-    async def _bundle_refusal(self, job: SubmitJob) -> SubmitJobReply | None:
-        """Have most gates that may own the job store its bundle."""
-        if not await self._bundles.find(job.bundle, self._node):
-            return SubmitJobReply(accepted=False, needs_bundle=True)
+    def _is_repeated(self, key: str) -> bool:
+        """Return True if the key has made a job already, as far as this gate knows."""
+        machine = self._owners.machine(self._ledger.owner_of(key))
+        return machine is not None and machine.key(key) is not None
+
+    async def _unsafe(self, job: SubmitJob) -> SubmitJobReply | None:
+        """Have most gates that may own the job store its bundle and its secret parameters."""
+        node = self._routing.node
         voters = self._ledger.voters_of(self._ledger.owner_of(job.key))
-        if not await self._bundles.spread(job.bundle, voters, self._node):
+        is_kept = True
+        if job.bundle:
+            if not await self._bundles.find(job.bundle, node):
+                return SubmitJobReply(accepted=False, needs_bundle=True)
+            is_kept = await self._bundles.spread(job.bundle, voters, node)
+        if is_kept and job.secrets:
+            is_kept = await self._secrets.spread(job.secrets, voters, node)
+        if not is_kept:
             raise RemoteError(
                 "too few gates are up to keep the bundle safe", code=RemoteErrorCode.UNAVAILABLE
             )
         return None
 
-    def route(self, key: str, options: GlobalOptions) -> DatacenterChoice | RoutingRefusal:
+    async def cancel(self, call: InboundCall, cancel: CancelJob) -> CancelJobReply:
+        group = self._routing.group_of(cancel.job)
+        event = GlobalCancelRequested(job=cancel.job, reason=cancel.reason, by=cancel.by)
+        done = await self._ledger.execute(group, encode_global(event), timeout_s=left_s(call))
+        reply = decode_reply(done.reply)
+        if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:
+            known = (await self.get_job(call, GetJob(job=cancel.job))).job
+            if known is not None and known.ended_ms:
+                return CancelJobReply(accepted=False, status=known.status, code=Code.TERMINAL)
+        return CancelJobReply(
+            accepted=reply.ok or reply.code in {Code.CANCELLING, Code.DUPLICATE},
+            code=Code.OK if reply.ok else reply.code,
+            error=reply.error,
+        )
+
+    # -- routing ----------------------------------------------------------------------------
+
+    async def route(self, call: InboundCall, request: RouteJob) -> RouteJobReply:
+        """Say where a job would go, as the gate that would own it decides; or where it went."""
+        if request.job:
+            group = self._routing.group_of(request.job)
+        else:
+            group = self._ledger.owner_of(request.key)
+
+        async def here() -> RouteJobReply:
+            if not request.job:
+                return self._would_go(group, request)
+            found = await self._job(group, request.job)
+            if found is None:
+                raise no_such_job(request.job)
+            if found.routing is None:
+                return RouteJobReply(
+                    refused=f"{found.id} has no datacenters yet", is_retryable=True
+                )
+            return RouteJobReply(
+                choice=found.routing,
+                shares={
+                    each.datacenter: {name: share.vus for name, share in each.workflows.items()}
+                    for each in found.assignments
+                },
+                by=self._routing.node,
+            )
+
+        return await self._routing.answer(call, group, request, RouteJobReply, here)
+
+    def _would_go(self, group: int, request: RouteJob) -> RouteJobReply:
+        choice = self._route(request.key, request.options)
+        if isinstance(choice, RoutingRefusal):
+            return RouteJobReply(
+                refused=choice.message,
+                hint=choice.hint,
+                is_retryable=choice.is_retryable,
+                by=self._routing.node,
+            )
+        owner, plan = self._owners.owner(group), request.plan
+        if owner is None or plan is None:
+            return RouteJobReply(choice=choice, by=self._routing.node)
+        problem = split_problem(plan, len(choice.primary))
+        if problem is not None and not request.options.vus_per_datacenter:
+            return RouteJobReply(choice=choice, refused=problem, by=self._routing.node)
+        shares = owner.split(plan, request.options, choice)
+        return RouteJobReply(
+            choice=choice,
+            shares={
+                name: {workflow: share.vus for workflow, share in shared.items()}
+                for name, shared in shares.items()
+            },
+            by=self._routing.node,
+        )
+
+    def _route(self, key: str, options: GlobalOptions) -> DatacenterChoice | RoutingRefusal:
         """Return where a job with these options would go now, or why it cannot go anywhere."""
+        owner = self._owners.owner(self._ledger.owner_of(key))
+        if owner is not None:
+            return owner.route(key, options)
         request = RoutingRequest(
             key=key,
             count=max(1, options.datacenter_count),
@@ -155,25 +235,10 @@ class GateRequests:
         )
         return choose_datacenters(self._datacenters.views(), request)
 
-    async def cancel(self, call: InboundCall, cancel: CancelJob) -> CancelJobReply:
-        group = self._group_of(cancel.job)
-        event = GlobalCancelRequested(job=cancel.job, reason=cancel.reason, by=cancel.by)
-        done = await self._ledger.execute(group, encode_global(event), timeout_s=_left_s(call))
-        reply = decode_reply(done.reply)
-        if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:
-            record = await self._record(cancel.job)
-            if record is not None:
-                return CancelJobReply(accepted=False, status=record.status, code=Code.TERMINAL)
-        return CancelJobReply(
-            accepted=reply.ok or reply.code in {Code.CANCELLING, Code.DUPLICATE},
-            code=Code.OK if reply.ok else reply.code,
-            error=reply.error,
-        )
-
     # -- queries ----------------------------------------------------------------------------
 
     async def get_job(self, call: InboundCall, request: GetJob) -> GetJobReply:
-        group = self._group_of(request.job)
+        group = self._routing.group_of(request.job)
 
         async def here() -> GetJobReply:
             await self._ledger.fresh(group, STRONG)
@@ -182,25 +247,21 @@ class GateRequests:
                 return GetJobReply()
             return GetJobReply(job=update.job, live=update.live)
 
-        return await self._answer(call, group, request, GetJobReply, here)
+        return await self._routing.answer(call, group, request, GetJobReply, here)
 
     async def watch(
         self, call: InboundCall, request: WatchJob
     ) -> AsyncGenerator[WatchJobUpdate, None]:
-        group = self._group_of(request.job)
+        group = self._routing.group_of(request.job)
         leader = self._ledger.leader_of(group)
-        is_relay = self._owners.owner(group) is None and call.peer.role is not Role.GATE
-        link = self._peers.link(leader) if is_relay and leader else None
-        if link is not None:
-            stream = await link.stream(request, WatchJobUpdate, deadline_s=call.deadline_s)
-            async with stream as updates:
-                async for update in updates:
-                    yield update
+        if self._owners.owner(group) is None and not self._routing.is_relayed(call) and leader:
+            async for update in self._routing.watch_at(leader, call, request):
+                yield update
             return
         while True:
             found = await self._update(group, request.job)
             if found is None:
-                raise _no_such_job(request.job)
+                raise no_such_job(request.job)
             if not found.job.ended_ms and self._owners.owner(group) is None:
                 raise RemoteError(
                     "this gate does not own the job any more", code=RemoteErrorCode.MOVED
@@ -218,86 +279,38 @@ class GateRequests:
         }
         missing: list[str] = []
         if not request.is_relayed:
-            others = [name for name in self._peers.living() if name != self._node]
-            for name, reply in zip(
-                others,
-                await asyncio.gather(*(self._jobs_of(name, request) for name in others)),
-                strict=True,
-            ):
-                if reply is None:
-                    missing.append(name)
-                else:
-                    found.update((view.job, view) for view in reply.jobs)
-        views = [view for view in found.values() if not (request.live_only and view.ended_ms)]
-        views.sort(key=lambda view: -view.submitted_ms)
-        return ListJobsReply(jobs=views[: request.limit], missing=missing)
-
-    async def _jobs_of(self, name: str, request: ListJobs) -> ListJobsReply | None:
-        link = self._peers.link(name)
-        if link is None:
-            return None
-        deadline_s = asyncio.get_running_loop().time() + _LIST_S
-        try:
-            relayed = replace(request, is_relayed=True)
-            return await link.call(relayed, ListJobsReply, deadline_s=deadline_s, retries=0)
-        except CallError:  # the reply names the gates that did not answer
-            return None
+            others, missing = await self._routing.jobs_elsewhere(request)
+            found = {**{view.job: view for view in others}, **found}
+        return listed(found, request, missing)
 
     async def record(self, call: InboundCall, request: GetJobRecord) -> AsyncGenerator[Chunk, None]:
-        group = self._group_of(request.job)
+        group = self._routing.group_of(request.job)
         record = await self._record(request.job)
         if record is not None:
-            data = _encode(merged_record(record))
+            data = _encode(await asyncio.to_thread(merged_record, record))
         else:
             live = self._live_job(group, request.job)
             if live is not None and not live.has_ended:
-                raise RemoteError(
-                    f"job {request.job} has not ended", code=RemoteErrorCode.NOT_ENDED
-                )
-            if call.peer.role is Role.GATE:
-                raise _no_such_job(request.job)
-            data = await self._record_elsewhere(group, request)
-        for start in range(0, len(data), BLOB_CHUNK_BYTES):
-            yield Chunk(data[start : start + BLOB_CHUNK_BYTES])
-
-    async def _record_elsewhere(self, group: int, request: GetJobRecord) -> bytes:
-        for name in self._ledger.voters_of(group):
-            link = None if name == self._node else self._peers.link(name)
-            if link is None:
-                continue
-            deadline_s = asyncio.get_running_loop().time() + _ANSWER_S
-            data = bytearray()
-            try:
-                async with await link.stream(request, Chunk, deadline_s=deadline_s) as chunks:
-                    async for chunk in chunks:
-                        data += chunk.data
-            except CallError:  # another gate may have it
-                continue
-            return bytes(data)
-        raise _no_such_job(request.job)
+                raise not_ended(request.job)
+            if self._routing.is_relayed(call):
+                raise no_such_job(request.job)
+            data = await self._routing.record_elsewhere(group, request)
+        for chunk in chunks_of(data):
+            yield chunk
 
     # -- what this gate has -----------------------------------------------------------------
-
-    def _group_of(self, job: str) -> int:
-        try:
-            group = parse_job_id(job).group
-        except (InputError, ValueError) as error:
-            raise RemoteError(str(error), code=RemoteErrorCode.UNKNOWN_JOB) from error
-        topology = self._ledger.topology
-        if topology.groups and group not in topology.groups:
-            raise _no_such_job(job)
-        return topology.heir_of(group)
 
     def _live_job(self, group: int, job: str) -> GlobalJob | None:
         machine = self._owners.machine(group)
         return None if machine is None else machine.job(job)
 
+    async def _job(self, group: int, job: str) -> GlobalJob | None:
+        return self._live_job(group, job) or await self._record(job)
+
     async def _update(self, group: int, job: str) -> WatchJobUpdate | None:
-        found = self._live_job(group, job)
+        found = await self._job(group, job)
         if found is None:
-            found = await self._record(job)
-            if found is None:
-                return None
+            return None
         view = global_view(found, self._now_ms(group))
         owner = self._owners.owner(group)
         if owner is None or found.has_ended:
@@ -312,41 +325,5 @@ class GateRequests:
         return self._ledger.time_ms(group)
 
     async def _record(self, job: str) -> GlobalJob | None:
-        rows = await asyncio.to_thread(self._ledger.store.history, job_id=job, limit=100_000)
-        final = [data for _, _, _, _, kind, data in rows if kind == _FINAL_KIND]
-        return decode_global_job(final[-1]) if final else None
-
-    async def _answer(
-        self,
-        call: InboundCall,
-        group: int,
-        request: Struct,
-        reply: type[_R],
-        here: Callable[[], Awaitable[_R]],
-    ) -> _R:
-        """Answer from the owner, which knows most; from this gate if the owner is away."""
-        leader = self._ledger.leader_of(group)
-        has_replica = group in self._ledger.core.replicas
-        if leader and leader != self._node and call.peer.role is not Role.GATE:
-            link = self._peers.link(leader)
-            if link is not None:
-                deadline_s = min(call.deadline_s, asyncio.get_running_loop().time() + _ANSWER_S)
-                try:
-                    return await link.call(request, reply, deadline_s=deadline_s, retries=0)
-                except CallError:
-                    if not has_replica:
-                        raise
-        if not has_replica:
-            raise RemoteError(
-                "no gate that keeps the job can be reached", code=RemoteErrorCode.UNAVAILABLE
-            )
-        return await here()
-
-
-def _no_such_job(job: str) -> RemoteError:
-    return RemoteError(f"there is no job {job}", code=RemoteErrorCode.UNKNOWN_JOB)
-
-
-def _left_s(call: InboundCall) -> float:
-    """Return how long a commit may take, so that its outcome reaches the caller in time."""
-    return max(0.1, call.deadline_s - asyncio.get_running_loop().time() - 0.1)
+        data = await self._routing.final_record(job)
+        return None if data is None else decode_global_job(data)

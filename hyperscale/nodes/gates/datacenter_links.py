@@ -9,10 +9,12 @@ from random import Random
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hyperscale.config.addresses import split_address
 from hyperscale.gates.datacenters.monitor import (
     DatacenterChanged,
+    DatacenterForgotten,
     DatacenterMonitor,
     DatacenterRegistered,
     DatacenterView,
@@ -20,6 +22,12 @@ from hyperscale.gates.datacenters.monitor import (
     MonitorEvent,
     ProbeAcked,
     SendProbe,
+)
+from hyperscale.gates.datacenters.registry import (
+    MANAGERS_MAX,
+    DatacenterEntry,
+    DatacenterState,
+    name_problem,
 )
 from hyperscale.gates.messages import (
     CrossClusterAck,
@@ -50,9 +58,17 @@ _log = logging.getLogger("hyperscale.gates")
 class DatacenterLinks:
     """The datacenters that one gate knows."""
 
-    def __init__(self, member: MemberNode, on_seen: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        member: MemberNode,
+        *,
+        on_seen: Callable[[], None],
+        on_registered: Callable[[str, tuple[str, ...]], None],
+    ) -> None:
         self._member = member
         self._on_seen = on_seen
+        self._on_registered = on_registered
+        self._entries: dict[str, DatacenterEntry] = {}  # as committed
         self._links: dict[str, PeerLink] = {}  # by address
         self._registered_s: dict[str, dict[str, float]] = {}  # datacenter -> address -> when
         self._turns: dict[str, int] = {}
@@ -75,11 +91,14 @@ class DatacenterLinks:
     def register(self, call: InboundCall, request: RegisterDatacenter) -> RegisterDatacenterReply:
         """Take note of a datacenter's managers; answer with the gates."""
         name = request.datacenter
-        if call.peer.datacenter != name:
+        if (refused := self._refusal(call, request)) is not None:
             _log.warning(
-                "datacenter.refused", extra={"manager": call.peer.node_id, "datacenter": name}
+                "datacenter.refused: %s",
+                refused,
+                extra={"manager": call.peer.node_id, "datacenter": name},
             )
-            return RegisterDatacenterReply()
+            is_removed = self._state_of(call.peer.datacenter) is DatacenterState.REMOVED
+            return RegisterDatacenterReply(refused=refused, is_removed=is_removed)
         now_s = time.monotonic()
         known = self._registered_s.get(name)
         if known is None:
@@ -88,8 +107,44 @@ class DatacenterLinks:
         known.update(dict.fromkeys(request.managers, now_s))
         for address in [a for a, at_s in known.items() if at_s < now_s - _FORGOTTEN_S]:
             del known[address]
-        self._driver.feed(DatacenterRegistered(name, tuple(known)))
+        self._driver.feed(DatacenterRegistered(name, tuple(known), self._state_of(name)))
+        self._on_registered(name, tuple(known))
         return RegisterDatacenterReply(gates=self._gates())
+
+    def _refusal(self, call: InboundCall, request: RegisterDatacenter) -> str | None:
+        name = request.datacenter
+        if call.peer.datacenter != name:
+            return f"a manager of {call.peer.datacenter} cannot register {name}"
+        if (problem := name_problem(name)) is not None:
+            return problem
+        if not request.managers or len(request.managers) > MANAGERS_MAX:
+            return f"{name} has {len(request.managers)} managers, not 1 to {MANAGERS_MAX}"
+        if self._state_of(name) is DatacenterState.REMOVED:
+            return f"datacenter {name} was removed ('hyperscale datacenters resume {name}' undoes)"
+        return None
+
+    def _state_of(self, name: str) -> DatacenterState:
+        entry = self._entries.get(name)
+        return DatacenterState.ACTIVE if entry is None else entry.state
+
+    def registered(self) -> dict[str, tuple[str, ...]]:
+        """Return the datacenters that registered with this gate, and their managers."""
+        return {name: tuple(known) for name, known in self._registered_s.items()}
+
+    def committed(self, entries: dict[str, DatacenterEntry]) -> None:
+        """Follow what the gates have committed: probe what is known, forget what was removed."""
+        now_s = time.monotonic()
+        for name, entry in entries.items():
+            if entry == self._entries.get(name):
+                continue
+            if entry.state is DatacenterState.REMOVED:
+                self._registered_s.pop(name, None)
+                self._driver.feed(DatacenterForgotten(name))
+                continue
+            known = self._registered_s.setdefault(name, dict.fromkeys(entry.managers, now_s))
+            self._driver.feed(DatacenterRegistered(name, tuple(known), entry.state))
+        self._entries = entries
+        self._on_seen()
 
     def _gates(self) -> list[str]:
         members = self._member.members()
@@ -97,9 +152,13 @@ class DatacenterLinks:
         return sorted({self._member.address, *others})
 
     def listed(self, _call: InboundCall, _request: ListDatacenters) -> ListDatacentersReply:
-        return ListDatacentersReply(
-            datacenters=[_row(view) for _, view in sorted(self.views().items())]
-        )
+        rows = {name: _row(view) for name, view in self.views().items()}
+        for name, entry in self._entries.items():
+            if entry.state is DatacenterState.REMOVED:
+                rows[name] = DatacenterRow(
+                    datacenter=name, reachability="-", health="-", state=entry.state
+                )
+        return ListDatacentersReply(datacenters=[rows[name] for name in sorted(rows)])
 
     # -- calls -----------------------------------------------------------------------------
 
@@ -181,22 +240,17 @@ class DatacenterLinks:
 
 
 def _row(view: DatacenterView) -> DatacenterRow:
-    figures = view.figures
     row = DatacenterRow(
         datacenter=view.datacenter,
         reachability=view.reachability.value,
         health=view.health.name.lower(),
         rtt_ms=None if view.rtt_s is None else round(view.rtt_s * 1000, 3),
-        is_draining=view.is_draining,
+        state=view.state,
     )
-    if figures is None:
+    if (figures := view.figures) is None:
         return row
-    return DatacenterRow(
-        datacenter=row.datacenter,
-        reachability=row.reachability,
-        health=row.health,
-        rtt_ms=row.rtt_ms,
-        is_draining=row.is_draining,
+    return replace(
+        row,
         total_cores=figures.total_cores,
         available_cores=figures.available_cores,
         queue_depth=figures.queue_depth,

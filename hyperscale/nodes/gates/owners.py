@@ -34,6 +34,7 @@ from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.nodes.gates.datacenter_links import DatacenterLinks
 from hyperscale.nodes.jobs.bundles import Bundles
+from hyperscale.nodes.jobs.job_secrets import JobSecrets
 from hyperscale.sansio.driver import CoreDriver
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.calls import InboundCall
@@ -69,6 +70,7 @@ class _OwnerDriver:
         ledger: Ledger,
         datacenters: DatacenterLinks,
         bundles: Bundles,
+        secrets: JobSecrets,
         tasks: TaskSupervisor,
     ) -> None:
         self.owner = GlobalJobOwner(group, machine)
@@ -77,6 +79,7 @@ class _OwnerDriver:
         self._ledger = ledger
         self._datacenters = datacenters
         self._bundles = bundles
+        self._secrets = secrets
         spawn = tasks.spawn_request
         performers: dict[type, Callable[[Any], Any]] = {
             owner_events.ProposeGlobal: lambda effect: spawn(
@@ -110,6 +113,9 @@ class _OwnerDriver:
         loop = asyncio.get_running_loop()
         begun_s, reply, rtt_s = loop.time(), None, None
         try:
+            if isinstance(command, AssignJob) and command.options.secrets:
+                packed = await self._secrets.read(command.options.secrets)
+                command = replace(command, secrets=packed)
             reply = await self._call(datacenter, command)
             rtt_s = loop.time() - begun_s
             if reply.needs_bundle and isinstance(command, AssignJob):
@@ -158,8 +164,13 @@ class GlobalOwners:
         tasks: TaskSupervisor,
         *,
         node: str,
+        secrets: JobSecrets,
+        removed: Callable[[], list[str]],
     ) -> None:
+        """`removed` names the datacenters that were removed for good."""
         self.ledger = ledger
+        self._secrets = secrets
+        self._removed = removed
         self._node = node
         self._peers = peers
         self._datacenters = datacenters
@@ -196,6 +207,17 @@ class GlobalOwners:
         for driver in self._drivers.values():
             driver.feed(seen)
 
+    def datacenters_removed(self) -> None:
+        """Have every owner give up what it assigned to datacenters that were removed."""
+        for name in self._removed():
+            for driver in self._drivers.values():
+                driver.feed(owner_events.DatacenterRemoved(name))
+
+    def secrets(self) -> set[str]:
+        """Return the ids of the secret parameters that jobs need which have not ended."""
+        jobs = (job for machine in self.machines() for job in machine.jobs())
+        return {job.options.job.secrets for job in jobs} - {""}
+
     # -- leadership -------------------------------------------------------------------------
 
     def _became_leader(self, group: int, term: int) -> None:
@@ -211,10 +233,12 @@ class GlobalOwners:
             ledger=self.ledger,
             datacenters=self._datacenters,
             bundles=self._bundles,
+            secrets=self._secrets,
             tasks=self._tasks,
         )
         driver.feed(owner_events.BecameOwner(term, self.ledger.time_ms(group)))
         self.datacenters_seen()
+        self.datacenters_removed()
 
     def _lost_leadership(self, group: int) -> None:
         if (driver := self._drivers.pop(group, None)) is not None:

@@ -11,17 +11,23 @@ from msgspec import Struct
 
 from hyperscale.client import messages as client_messages
 from hyperscale.gates import messages
-from hyperscale.jobs.messages import FetchBlob
+from hyperscale.gates.committed.events import GlobalJobSubmitted
+from hyperscale.jobs.messages import FetchBlob, FetchSecrets
+from hyperscale.ledger.replica import AppliedEntry
 from hyperscale.ledger.server.ledger import Ledger, OutcomeUnknownError, UnavailableError
 from hyperscale.nodes.gates.client_requests import GateRequests
 from hyperscale.nodes.gates.datacenter_links import DatacenterLinks
+from hyperscale.nodes.gates.datacenter_registry import DatacenterRegistry
 from hyperscale.nodes.gates.owners import REPORTS, GlobalOwners
 from hyperscale.nodes.jobs.bundles import Bundles
+from hyperscale.nodes.jobs.job_routing import JobRouting
+from hyperscale.nodes.jobs.job_secrets import JobSecrets
 from hyperscale.nodes.ledger_service import LedgerService
 from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 from hyperscale.wire.handlers import Handlers
+from hyperscale.wire.roles import Role
 
 
 class _Parts(NamedTuple):
@@ -29,6 +35,7 @@ class _Parts(NamedTuple):
 
     owners: GlobalOwners
     requests: GateRequests
+    registry: DatacenterRegistry
 
 
 class GatesService(NodeService):
@@ -38,7 +45,10 @@ class GatesService(NodeService):
         self._member = member
         self._peers = ledger.peers
         self._parts: _Parts | None = None
-        self.datacenters = DatacenterLinks(member, self._datacenters_seen)
+        self.datacenters = DatacenterLinks(
+            member, on_seen=self._datacenters_seen, on_registered=self._registered
+        )
+        self._secrets = JobSecrets(Path(member.config.node.data_dir) / "secrets", ledger.peers)
         self._bundles = Bundles(
             Path(member.config.node.data_dir) / "blobs",
             ledger.peers,
@@ -51,6 +61,8 @@ class GatesService(NodeService):
         handlers.add(client_messages.PutBlob, self._bundles.put)
         handlers.add(client_messages.KeepBlob, self._bundles.keep)
         handlers.add(FetchBlob, self._bundles.fetch)
+        handlers.add(client_messages.KeepSecrets, self._secrets.keep)
+        handlers.add(FetchSecrets, self._secrets.fetch)
         for report in REPORTS:
             handlers.add(report, self._request(lambda parts, *call: parts.owners.reported(*call)))
         for message, handle in _OF_CLIENTS.items():
@@ -62,18 +74,49 @@ class GatesService(NodeService):
 
     def _begin(self, ledger: Ledger) -> None:
         member, peers = self._member, self._peers
+        registry = DatacenterRegistry(ledger, self.datacenters)
         owners = GlobalOwners(
-            ledger, peers, self.datacenters, self._bundles, member.tasks, node=member.node_id
-        )
-        requests = GateRequests(
-            member.node_id,
             ledger,
             peers,
+            self.datacenters,
+            self._bundles,
+            member.tasks,
+            node=member.node_id,
+            secrets=self._secrets,
+            removed=registry.removed,
+        )
+        requests = GateRequests(
+            JobRouting(member.node_id, ledger, peers, Role.GATE),
             owners,
             datacenters=self.datacenters,
             bundles=self._bundles,
+            secrets=self._secrets,
         )
-        self._parts = _Parts(owners, requests)
+        self._parts = _Parts(owners, requests, registry)
+        ledger.hooks.topology.append(self._follow_registry)
+        ledger.hooks.applied.append(self._applied)
+        self._follow_registry()
+        member.tasks.spawn(self._secrets.follow_always(owners.secrets), "gates:secrets")
+
+    def _follow_registry(self) -> None:
+        """Follow the committed datacenters; commit those that registered before there was a
+        ledger."""
+        assert self._parts is not None
+        registry = self._parts.registry
+        self.datacenters.committed(registry.entries())
+        self._parts.owners.datacenters_removed()
+        for name, managers in self.datacenters.registered().items():
+            self._registered(name, managers)
+
+    def _registered(self, name: str, managers: tuple[str, ...]) -> None:
+        if self._parts is not None:
+            registering = self._parts.registry.register(name, managers)
+            self._member.tasks.spawn_request(registering, f"datacenter:{name}")
+
+    def _applied(self, entry: AppliedEntry) -> None:
+        event = entry.event
+        if isinstance(event, GlobalJobSubmitted) and event.options.job.secrets:
+            self._secrets.note_submission(event.options.job.secrets)
 
     def _datacenters_seen(self) -> None:
         if self._parts is not None:
@@ -126,4 +169,6 @@ _OF_CLIENTS: dict[type[Struct], Callable[..., Any]] = {
     client_messages.CancelJob: lambda parts, *call: parts.requests.cancel(*call),
     client_messages.GetJob: lambda parts, *call: parts.requests.get_job(*call),
     client_messages.ListJobs: lambda parts, *call: parts.requests.list_jobs(*call),
+    messages.RouteJob: lambda parts, *call: parts.requests.route(*call),
+    messages.ChangeDatacenter: lambda parts, *call: parts.registry.change(*call),
 }

@@ -25,6 +25,7 @@ from hyperscale.jobs.committed.events import (
     payload_digest,
 )
 from hyperscale.jobs.committed.keys import KEY_HINT, key_problem
+from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.committed.state import JOB_ENDS
 from hyperscale.jobs.messages import DrainWorker, DrainWorkerReply
 from hyperscale.ledger.server.ledger import STRONG
@@ -33,7 +34,8 @@ from hyperscale.ledger.server.operator_requests import drain as drain_seats
 from hyperscale.ledger.topology import NodeState
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.bundles import Bundles
-from hyperscale.nodes.jobs.client_queries import ANSWER_S, ClientQueries, JobRouting
+from hyperscale.nodes.jobs.client_queries import ClientQueries
+from hyperscale.nodes.jobs.job_routing import ANSWER_S, JobRouting, left_s
 from hyperscale.nodes.jobs.job_secrets import JobSecrets
 from hyperscale.nodes.member import MemberNode
 from hyperscale.plan.problems import plan_problem
@@ -79,7 +81,7 @@ class ClientCommands:
             options=replace(job.options, secrets=secrets_id(job.secrets)),
             by=job.by,
         )
-        done = await self._ledger.submit(job.key, encode(event), timeout_s=_left_s(call))
+        done = await self._ledger.submit(job.key, encode(event), timeout_s=left_s(call))
         reply = decode_reply(done.reply)
         return SubmitJobReply(
             accepted=reply.ok,
@@ -129,8 +131,8 @@ class ClientCommands:
 
         async def here() -> GetJobOfKeyReply:
             await self._ledger.fresh(group, STRONG)
-            machine = self._routing.machine(group)
-            known = None if machine is None else machine.key(request.key)
+            machine = self._ledger.machine(group)
+            known = machine.key(request.key) if isinstance(machine, JobMachine) else None
             return GetJobOfKeyReply(job="" if known is None else known.job)
 
         return await self._routing.answer(call, group, request, GetJobOfKeyReply, here)
@@ -138,7 +140,7 @@ class ClientCommands:
     async def cancel(self, call: InboundCall, cancel: CancelJob) -> CancelJobReply:
         group = self._routing.group_of(cancel.job)
         event = CancelRequested(job=cancel.job, reason=cancel.reason, by=cancel.by)
-        done = await self._ledger.execute(group, encode(event), timeout_s=_left_s(call))
+        done = await self._ledger.execute(group, encode(event), timeout_s=left_s(call))
         reply = decode_reply(done.reply)
         if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:
             # Another manager may keep the job's record.
@@ -170,8 +172,3 @@ class ClientCommands:
             reply = await drain_seats(self._ledger, number, drain.node)
         seats = sum(number in {*group.voters, *group.settled} for group in topology.groups.values())
         return DrainNodeReply(left=seats, refused=reply.refused, hint=reply.hint)
-
-
-def _left_s(call: InboundCall) -> float:
-    """Return how long a commit may take, so that its outcome reaches the caller in time."""
-    return max(0.1, call.deadline_s - asyncio.get_running_loop().time() - 0.1)

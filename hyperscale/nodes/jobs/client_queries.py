@@ -2,14 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TypeVar
+from collections.abc import AsyncGenerator
 
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from hyperscale.client.messages import (
-    BLOB_CHUNK_BYTES,
     GetJob,
     GetJobRecord,
     GetJobReply,
@@ -23,101 +20,37 @@ from hyperscale.client.messages import (
     WorkerAttempt,
     WorkerRow,
 )
-from hyperscale.errors import InputError
 from hyperscale.jobs.allocator.pool import taken_cores
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.job_table import Limits
-from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.committed.state import Job, JobView, decode_job, view_of
 from hyperscale.jobs.messages import AnnounceCores
 from hyperscale.ledger.core import MANAGEMENT
-from hyperscale.ledger.server.ledger import STRONG, Ledger
+from hyperscale.ledger.server.ledger import STRONG
 from hyperscale.ledger.server.ledger_driver import wall_ms
-from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.ledger.topology import GroupState
 from hyperscale.membership.events import LIVING, Member
 from hyperscale.nodes.jobs.job_leaders import JobLeaders
+from hyperscale.nodes.jobs.job_routing import (
+    FINAL_KIND,
+    JobRouting,
+    chunks_of,
+    listed,
+    no_such_job,
+    not_ended,
+)
 from hyperscale.nodes.member import MemberNode
 from hyperscale.nodes.messages import metadata_of
 from hyperscale.stats.view import RunView
 from hyperscale.wire.calls import InboundCall
-from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
-from hyperscale.wire.link import PeerLink
+from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 from hyperscale.wire.messages import Chunk
 from hyperscale.wire.roles import Role
 
 _UPDATE_S = 0.5
-_LIST_S = 2.0
 _UPDATE_CHARACTERS = 1024 * 1024  # of what a job printed, in one message
-_FINAL_KIND = "finished"
 _INHERITED_MAX = 2_000  # rows of a group; some are large
-ANSWER_S = 5.0
-
-_R = TypeVar("_R", bound=Struct)
-
-
-class JobRouting:
-    """Which manager answers for a job: the leader of the job's group, or a node with a replica."""
-
-    def __init__(self, node: str, ledger: Ledger, peers: TierPeers) -> None:
-        self.node = node
-        self.ledger = ledger
-        self.peers = peers
-
-    def group_of(self, job: str) -> int:
-        """Return the group that answers for a job; raise `RemoteError` if there is no such job."""
-        try:
-            group = parse_job_id(job).group
-        except (InputError, ValueError) as error:
-            raise RemoteError(str(error), code=RemoteErrorCode.UNKNOWN_JOB) from error
-        topology = self.ledger.topology
-        if topology.groups and group not in topology.groups:
-            raise no_such_job(job)
-        return topology.heir_of(group)
-
-    def link(self, node: str, code: RemoteErrorCode = RemoteErrorCode.UNREACHABLE) -> PeerLink:
-        """Return a link to a node; raise `RemoteError` if there is none."""
-        link = self.peers.link(node)
-        if link is None:
-            raise RemoteError(f"{node} is not reachable from here", code=code)
-        return link
-
-    def machine(self, group: int) -> JobMachine | None:
-        machine = self.ledger.machine(group)
-        return machine if isinstance(machine, JobMachine) else None
-
-    async def answer(
-        self,
-        call: InboundCall,
-        group: int,
-        request: Struct,
-        reply: type[_R],
-        here: Callable[[], Awaitable[_R]],
-    ) -> _R:
-        """Answer from the group's leader, which knows most; from this node if it is the leader, or
-        if the leader cannot be reached and this node has a replica."""
-        ledger = self.ledger
-        leader = ledger.leader_of(group) or next(iter(ledger.voters_of(group)), "")
-        has_replica = group in ledger.core.replicas
-        if leader and leader != self.node and call.peer.role is not Role.MANAGER:
-            link = self.peers.link(leader)
-            if link is not None:
-                deadline_s = min(call.deadline_s, asyncio.get_running_loop().time() + ANSWER_S)
-                try:
-                    return await link.call(request, reply, deadline_s=deadline_s, retries=0)
-                except CallError:
-                    if not has_replica:
-                        raise
-        if not has_replica:
-            raise RemoteError(
-                "no manager that keeps the job can be reached", code=RemoteErrorCode.UNAVAILABLE
-            )
-        return await here()
-
-
-def no_such_job(job: str) -> RemoteError:
-    return RemoteError(f"there is no job {job}", code=RemoteErrorCode.UNKNOWN_JOB)
 
 
 class ClientQueries:
@@ -127,8 +60,11 @@ class ClientQueries:
         self._member = member
         self._routing = routing
         self._ledger = routing.ledger
-        self._peers = routing.peers
         self._leaders = leaders
+
+    def _machine(self, group: int) -> JobMachine | None:
+        machine = self._ledger.machine(group)
+        return machine if isinstance(machine, JobMachine) else None
 
     async def get_job(self, call: InboundCall, request: GetJob) -> GetJobReply:
         group = self._routing.group_of(request.job)
@@ -147,12 +83,10 @@ class ClientQueries:
     ) -> AsyncGenerator[WatchJobUpdate, None]:
         group = self._routing.group_of(request.job)
         leader = self._ledger.leader_of(group)
-        if self._leaders.leader(group) is None and call.peer.role is not Role.MANAGER and leader:
-            link = self._routing.link(leader, RemoteErrorCode.MOVED)
-            stream = await link.stream(request, WatchJobUpdate, deadline_s=call.deadline_s)
-            async with stream as updates:
-                async for update in updates:
-                    yield update
+        is_relayed = self._routing.is_relayed(call)
+        if self._leaders.leader(group) is None and not is_relayed and leader:
+            async for update in self._routing.watch_at(leader, call, request):
+                yield update
             return
         sent = 0
         while True:
@@ -212,7 +146,7 @@ class ClientQueries:
         missing: list[str] = []
         for group in self._leaders.led():
             leader = self._leaders.leader(group)
-            machine = self._routing.machine(group)
+            machine = self._machine(group)
             if machine is not None and leader is not None:
                 now_s = time.monotonic()
                 views = machine.views(self._ledger.time_ms(group))
@@ -221,16 +155,9 @@ class ClientQueries:
         if not request.live_only:
             found.update((view.job, view) for view in await self._inherited())
         if not request.is_relayed:
-            others = [name for name in self._peers.living() if name != self._routing.node]
-            replies = await asyncio.gather(*(self._jobs_of(name, request) for name in others))
-            for name, answer in zip(others, replies, strict=True):
-                if answer is None:
-                    missing.append(name)
-                else:
-                    found.update((view.job, view) for view in answer.jobs)
-        listed = [view for view in found.values() if not (request.live_only and view.ended_ms)]
-        listed.sort(key=lambda view: view.submitted_ago_s or 0.0)
-        return ListJobsReply(jobs=listed[: request.limit], missing=missing)
+            others, missing = await self._routing.jobs_elsewhere(request)
+            found.update((view.job, view) for view in others)
+        return listed(found, request, missing)
 
     async def _inherited(self) -> list[JobView]:
         """Return jobs that ended lately in groups that were destroyed. Only history has them; the
@@ -249,52 +176,22 @@ class ClientQueries:
                 self._ledger.store.history, group=group, since_ms=since_ms, limit=_INHERITED_MAX
             )
             views += [
-                _ended_view(decode_job(data)) for *_, kind, data in rows if kind == _FINAL_KIND
+                _ended_view(decode_job(data)) for *_, kind, data in rows if kind == FINAL_KIND
             ]
         return views
 
-    async def _jobs_of(self, name: str, request: ListJobs) -> ListJobsReply | None:
-        relayed = ListJobs(limit=request.limit, live_only=request.live_only, is_relayed=True)
-        deadline_s = asyncio.get_running_loop().time() + _LIST_S
-        try:
-            link = self._routing.link(name)
-            return await link.call(relayed, ListJobsReply, deadline_s=deadline_s, retries=0)
-        except CallError:  # the reply names the managers that did not answer
-            return None
-
     async def record(self, call: InboundCall, request: GetJobRecord) -> AsyncGenerator[Chunk, None]:
-        found = await self._record_bytes(request.job)
+        found = await self._routing.final_record(request.job)
         if found is None:
             group = self._routing.group_of(request.job)
             view = self._view(group, request.job)
             if view is not None and not view.ended_ms:
-                raise RemoteError(
-                    f"job {request.job} has not ended", code=RemoteErrorCode.NOT_ENDED
-                )
-            if call.peer.role is Role.MANAGER:
+                raise not_ended(request.job)
+            if self._routing.is_relayed(call):
                 raise no_such_job(request.job)
-            found = await self._record_elsewhere(group, request)
-        for start in range(0, len(found), BLOB_CHUNK_BYTES):
-            yield Chunk(found[start : start + BLOB_CHUNK_BYTES])
-
-    async def _record_elsewhere(self, group: int, request: GetJobRecord) -> bytes:
-        last: CallError | None = None
-        for name in self._ledger.voters_of(group):
-            link = None if name == self._routing.node else self._peers.link(name)
-            if link is None:
-                continue
-            try:
-                deadline_s = asyncio.get_running_loop().time() + ANSWER_S
-                data = bytearray()
-                async with await link.stream(request, Chunk, deadline_s=deadline_s) as chunks:
-                    async for chunk in chunks:
-                        data += chunk.data
-                return bytes(data)
-            except CallError as error:
-                last = error
-        if isinstance(last, RemoteError):
-            raise last
-        raise no_such_job(request.job)
+            found = await self._routing.record_elsewhere(group, request)
+        for chunk in chunks_of(found):
+            yield chunk
 
     async def list_workers(self, call: InboundCall, request: ListWorkers) -> ListWorkersReply:
         async def here() -> ListWorkersReply:
@@ -312,7 +209,7 @@ class ClientQueries:
         return None if leader is None else leader.view(job, now_s=time.monotonic())
 
     def _view(self, group: int, job: str) -> JobView | None:
-        machine = self._routing.machine(group)
+        machine = self._machine(group)
         if machine is None:
             return None
         leader, found = self._leaders.leader(group), machine.job(job)
@@ -320,13 +217,8 @@ class ClientQueries:
             return machine.view(job, self._ledger.time_ms(group))
         return leader.row(found, now_s=time.monotonic())
 
-    async def _record_bytes(self, job: str) -> bytes | None:
-        rows = await asyncio.to_thread(self._ledger.store.history, job_id=job, limit=100_000)
-        final = [data for _, _, _, _, kind, data in rows if kind == _FINAL_KIND]
-        return final[-1] if final else None
-
     async def _final_view(self, job: str) -> JobView | None:
-        data = await self._record_bytes(job)
+        data = await self._routing.final_record(job)
         return None if data is None else _ended_view(decode_job(data))
 
 

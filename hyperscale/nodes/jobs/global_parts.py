@@ -12,6 +12,7 @@ from typing import Any
 from hyperscale.client.messages import GetJobOfKey, SubmitJob
 from hyperscale.config.addresses import format_address, parse_address, split_address
 from hyperscale.config.schema import GATE_PORT
+from hyperscale.errors import HyperscaleError
 from hyperscale.gates.datacenters.health import DatacenterFigures
 from hyperscale.gates.messages import (
     AssignJob,
@@ -40,6 +41,7 @@ from hyperscale.gates.reporter import (
     ReporterEvent,
     ResultSettled,
     SendToGate,
+    StopAssignment,
 )
 from hyperscale.gates.results import short_record
 from hyperscale.jobs.committed.events import (
@@ -129,6 +131,7 @@ class GlobalParts(NodeService):
             bundle=command.bundle,
             options=command.options,
             by=command.by,
+            secrets=command.secrets,
         )
         reply = await self._jobs.commands.submit(call, submission)
         if reply.accepted:
@@ -232,6 +235,10 @@ class GlobalParts(NodeService):
             replies = await asyncio.gather(
                 *(self._call(gate, request, RegisterDatacenterReply) for gate in self._gates)
             )
+            for refused in {reply.refused for reply in replies if reply is not None} - {""}:
+                _log.warning("datacenter.not_registered: %s", refused)
+            if any(reply is not None and reply.is_removed for reply in replies):
+                await self._end_parts("the datacenter was removed from the gates")
             found = {gate for reply in replies if reply is not None for gate in reply.gates}
             gates = tuple(sorted({*self._seeds, *found}))
             if gates != self._gates:
@@ -239,6 +246,19 @@ class GlobalParts(NodeService):
                 self._driver.feed(GatesKnown(gates))
             is_known = any(reply is not None for reply in replies)
             await asyncio.sleep(_REGISTER_S if is_known else next(waits, _REGISTER_S))
+
+    async def _end_parts(self, reason: str, only: set[str] | None = None) -> None:
+        """Cancel the parts of global jobs that this manager leads; of `only` these, if given."""
+        leaders = self._jobs.leaders
+        for machine, _ in [] if leaders is None else leaders.led_jobs():
+            for job in list(machine.jobs()):
+                part = job.options.part_of
+                if part is None or job.stop is not None or (only and part.job not in only):
+                    continue
+                try:
+                    await self._execute(job.id, CancelRequested(job=job.id, reason=reason))
+                except HyperscaleError as error:  # it is told again
+                    _log.info("part.not_ended: %s", error, extra={"job": job.id})
 
     async def _call(self, gate: str, message: Any, reply: type[Any]) -> Any:
         """Call a gate; return None if it does not answer."""
@@ -323,6 +343,9 @@ class GlobalParts(NodeService):
             case ResultSettled(job=job):
                 self._settled.add(job)
                 self._delivering.discard(job)
+            case StopAssignment(job=job):
+                ending = self._end_parts("the gates go on without this datacenter", {job})
+                self._member.tasks.spawn_request(ending, f"end:{job}")
 
     async def _send(self, gate: str, report: DatacenterReport) -> None:
         reply = await self._call(gate, report, _REPLIES[type(report)])

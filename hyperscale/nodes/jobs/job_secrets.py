@@ -24,6 +24,7 @@ from hyperscale.wire.errors import CallError
 UNUSED_S = 600.0
 """How long secrets are kept that no job of this node has: the job may not be committed yet."""
 _ANSWER_S = 5.0
+_FOLLOW_S = 0.5
 _SUFFIX = ".secrets"
 
 _log = logging.getLogger("hyperscale.jobs")
@@ -119,12 +120,25 @@ class JobSecrets:
         check_digest(request.sha256)
         return FetchSecretsReply(await asyncio.to_thread(self._store.read, request.sha256))
 
+    async def read(self, sha256: str) -> bytes:
+        """Return the packed secrets of a job; empty if they are not here."""
+        return await asyncio.to_thread(self._store.read, sha256)
+
     def note_submission(self, sha256: str) -> None:
         """Note that a submission with these secrets was applied: from now on they are deleted when
         no job needs them, as after a submission that was refused."""
         self._submitted_s[sha256] = self._clock()
 
     # -- deleting -------------------------------------------------------------------------
+
+    async def follow_always(self, living: Callable[[], Iterable[str]]) -> None:
+        """Follow the jobs of this node for as long as it runs; `living` as in `follow`."""
+        while True:
+            try:
+                await self.follow(living())
+            except OSError as error:  # a full or read-only disk: tried again
+                _log.warning("secrets.not_stored: %s", error, extra={"detail": str(error)})
+            await asyncio.sleep(_FOLLOW_S)
 
     async def follow(self, living: Iterable[str]) -> None:
         """Delete the secrets of jobs that have ended, and fetch those that are missing here.

@@ -3,8 +3,6 @@
 It starts once the node has joined its ledger; until then requests are refused as unavailable.
 """
 
-import asyncio
-import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
@@ -24,9 +22,10 @@ from hyperscale.membership.events import MemberChanged, MemberDied
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.client_commands import ClientCommands
-from hyperscale.nodes.jobs.client_queries import ClientQueries, JobRouting
+from hyperscale.nodes.jobs.client_queries import ClientQueries
 from hyperscale.nodes.jobs.job_leaders import JobLeaders
 from hyperscale.nodes.jobs.job_metrics import JobCounts, allocator_metrics
+from hyperscale.nodes.jobs.job_routing import JobRouting
 from hyperscale.nodes.jobs.job_secrets import JobSecrets
 from hyperscale.nodes.ledger_service import LedgerService
 from hyperscale.nodes.member import MemberNode, NodeService
@@ -35,10 +34,7 @@ from hyperscale.telemetry.metrics import Family, by, gauge
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 from hyperscale.wire.handlers import Handlers
-
-_SECRETS_S = 0.5
-
-_log = logging.getLogger("hyperscale.jobs")
+from hyperscale.wire.roles import Role
 
 
 class _Parts(NamedTuple):
@@ -87,14 +83,15 @@ class JobsService(NodeService):
     def _begin(self, ledger: Ledger) -> None:
         member, peers = self._member, self._peers
         leaders = JobLeaders(member, ledger, peers, self._allocator)
-        routing, allocator = JobRouting(member.node_id, ledger, peers), leaders.allocator
+        routing = JobRouting(member.node_id, ledger, peers, Role.MANAGER)
+        allocator = leaders.allocator
         queries = ClientQueries(member, routing, leaders)
         commands = ClientCommands(
             member, routing, queries, allocator, bundles=self._bundles, secrets=self._secrets
         )
         self._parts = _Parts(leaders, allocator, queries, commands)
         ledger.hooks.applied.append(self._applied)
-        member.tasks.spawn(self._follow_secrets(leaders), "jobs:secrets")
+        member.tasks.spawn(self._secrets.follow_always(leaders.secrets), "jobs:secrets")
 
     @property
     def commands(self) -> ClientCommands:
@@ -120,14 +117,6 @@ class JobsService(NodeService):
             self._counts.note(entry, led)
         if isinstance(entry.event, JobSubmitted) and entry.event.options.secrets:
             self._secrets.note_submission(entry.event.options.secrets)
-
-    async def _follow_secrets(self, leaders: JobLeaders) -> None:
-        while True:
-            try:
-                await self._secrets.follow(leaders.secrets())
-            except OSError as error:  # a full or read-only disk: tried again
-                _log.warning("secrets.not_stored: %s", error, extra={"detail": str(error)})
-            await asyncio.sleep(_SECRETS_S)
 
     async def stop(self) -> None:
         if self._parts is not None:

@@ -1,108 +1,36 @@
 """A gate and two datacenters in one program: jobs over both, with exact counts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
-import uvloop
 
-from hyperscale import GateServer, HyperscaleClient, ManagerServer, WorkerServer
+from hyperscale import HyperscaleClient
 from hyperscale.errors import InputError
 from hyperscale.reporting.results import RunResult
 from tests.conftest import RunningTarget
 from tests.lab.cluster import cut, sent, status_is
-
-ANY_PORT = {"port": 0, "http_port": 0}
-BOTH = ("east", "west")
-
-
-class _Tiers(NamedTuple):
-    gate: GateServer
-    managers: dict[str, ManagerServer]
-    workers: dict[str, WorkerServer]
-    client: HyperscaleClient
-
-
-@asynccontextmanager
-async def _tiers(directory: Path) -> AsyncIterator[_Tiers]:
-    """Run a gate and, in each datacenter, one manager and one worker of one core."""
-
-    def settings(name: str, node: dict[str, Any], **tables: Any) -> dict[str, Any]:
-        own = {"id": name, "data_dir": str(directory / name), **node}
-        return {"node": own, "listen": ANY_PORT, **tables}
-
-    gate = GateServer(settings("gate-1", {}))
-    await gate.start(timeout_s=30.0)
-    managers: dict[str, ManagerServer] = {}
-    workers: dict[str, WorkerServer] = {}
-    for name in BOTH:
-        where = {"datacenter": name}
-        seeds = {"seeds": [gate.address]}
-        managers[name] = ManagerServer(settings(f"m-{name}", where, gates=seeds))
-        await managers[name].start(timeout_s=30.0)
-        seeds = {"seeds": [managers[name].address]}
-        workers[name] = WorkerServer(settings(f"w-{name}", {**where, "cores": 1}, discovery=seeds))
-        await workers[name].start(timeout_s=30.0)
-    async with HyperscaleClient(gate_tcp_addrs=[gate.address]) as client:
-        async with asyncio.timeout(30.0):
-            while not await _are_healthy(client):
-                await asyncio.sleep(0.05)
-        yield _Tiers(gate, managers, workers, client)
-    for node in (*workers.values(), *managers.values(), gate):
-        await node.graceful_shutdown()
-
-
-async def _are_healthy(client: HyperscaleClient) -> bool:
-    rows = {row.datacenter: row.health for row in await client.list_datacenters()}
-    return all(rows.get(name) == "healthy" for name in BOTH)
-
-
-def _run(directory: Path, work: Callable[[_Tiers], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with _tiers(directory) as tiers:
-            await work(tiers)
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main())
-
-
-def _test_file(directory: Path, url: str, *, vus: int = 6, duration: str = "3s") -> Path:
-    """Write a test whose requests name their virtual user."""
-    path = directory / "shop.py"
-    path.write_text(
-        "from hyperscale import Workflow, step\n"
-        "from hyperscale.testing import HTTPResponse\n\n\n"
-        "class Load(Workflow):\n"
-        f"    vus = {vus}\n"
-        f"    duration = {duration!r}\n\n"
-        "    @step()\n"
-        "    async def get(self) -> HTTPResponse:\n"
-        f"        return await self.client.http.get(f'{url}/delay/20?vu={{self.vu}}')\n"
-    )
-    return path
+from tests.nodes.gates.tiers import BOTH, Tiers, run_tiers, write_test
 
 
 @pytest.mark.timeout(120)
 def test_jobs_through_a_gate_run_in_both_datacenters_with_exact_counts(
     tmp_path: Path, target: RunningTarget
 ) -> None:
-    async def work(tiers: _Tiers) -> None:
+    async def work(tiers: Tiers) -> None:
         client = tiers.client
         assert await client.get_datacenters() == list(BOTH)
         await _counts_are_exact(client, target, tmp_path)
         await _a_cancel_ends_the_job_everywhere(tiers, target, tmp_path)
         await _what_cannot_run_is_refused(client, target, tmp_path)
 
-    _run(tmp_path, work)
+    run_tiers(tmp_path, work)
 
 
 async def _counts_are_exact(
     client: HyperscaleClient, target: RunningTarget, directory: Path
 ) -> None:
-    test = _test_file(directory, target.url)
+    test = write_test(directory, target.url)
     job = await client.submit_job(test, datacenter_count=2, key="once")
     again = await client.submit_job(test, datacenter_count=2, key="once")
     assert again == job
@@ -135,10 +63,10 @@ def _each_datacenter_has_its_share(result: RunResult) -> None:
 
 
 async def _a_cancel_ends_the_job_everywhere(
-    tiers: _Tiers, target: RunningTarget, directory: Path
+    tiers: Tiers, target: RunningTarget, directory: Path
 ) -> None:
     client = tiers.client
-    test = _test_file(directory, target.url, duration="60s")
+    test = write_test(directory, target.url, duration="60s")
     job = await client.submit_job(test, target_datacenters=BOTH)
     await status_is(client, job, "running")
     async with asyncio.timeout(30.0):
@@ -155,12 +83,12 @@ async def _a_cancel_ends_the_job_everywhere(
 async def _what_cannot_run_is_refused(
     client: HyperscaleClient, target: RunningTarget, directory: Path
 ) -> None:
-    test = _test_file(directory, target.url)
+    test = write_test(directory, target.url)
     with pytest.raises(InputError, match="no datacenter is called 'south'") as unknown:
         await client.submit_job(test, target_datacenters=["south"])
     assert unknown.value.hint == "known datacenters: east, west"
     with pytest.raises(InputError, match="3 datacenters are wanted, but only 2 can run the job"):
         await client.submit_job(test, datacenter_count=3)
-    few = _test_file(directory, target.url, vus=1)
+    few = write_test(directory, target.url, vus=1)
     with pytest.raises(InputError, match="Load has 1 virtual users, fewer than 2 datacenters"):
         await client.submit_job(few, datacenter_count=2)
