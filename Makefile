@@ -26,7 +26,8 @@ STAMPS := $(VENV)/stamps
 TEST_PACKAGES := iproute2 strace nginx-light python3-httpbin gunicorn prometheus
 # Servers for clients and reporters; tests start their own, never the system's.
 TEST_PACKAGES += postgresql redis-server mariadb-server mosquitto rabbitmq-server influxdb \
-	prometheus-pushgateway graphite-carbon netdata-core default-jre-headless maven
+	prometheus-pushgateway graphite-carbon netdata-core default-jre-headless maven \
+	openssh-server openssh-client chromium
 BENCH_PACKAGES := wrk nginx-light etcd-server nghttp2-client
 
 # Files whose change makes the native module or the console script outdated.
@@ -152,7 +153,7 @@ wheel-check: wheel
 # Lock files pin hashes and contain neither hosts nor paths.
 LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile -q --strip-extras --generate-hashes --allow-unsafe \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options
-CLIENT_EXTRAS := cassandra grpc kafka mongodb mqtt mysql postgres rabbitmq redis
+CLIENT_EXTRAS := browser cassandra ftp grpc kafka mongodb mqtt mysql postgres rabbitmq redis smtp ssh
 lock: $(STAMPS)/packages
 	$(LOCK) --upgrade --output-file requirements/runtime.txt pyproject.toml
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' \

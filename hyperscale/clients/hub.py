@@ -21,6 +21,7 @@ from hyperscale.testing.arguments import DataBytes, DataDict, DataList, DataText
 from hyperscale.testing.protocols import PROTOCOLS, ServiceUrl, protocol_of, split_service_url
 
 if TYPE_CHECKING:
+    from hyperscale.clients.ftp import FTPClient
     from hyperscale.clients.kafka import KafkaClient
     from hyperscale.clients.mongodb import MongoDBClient
     from hyperscale.clients.mqtt import MQTTClient
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from hyperscale.clients.postgres import PostgresClient
     from hyperscale.clients.rabbitmq import RabbitMQClient
     from hyperscale.clients.redis import RedisClient
+    from hyperscale.clients.scp import SCPClient
+    from hyperscale.clients.sftp import SFTPClient
+    from hyperscale.clients.smtp import SMTPClient
 
 SendNative = Callable[[Template, int, int, bool], Response]
 
@@ -49,6 +53,7 @@ class Client:
         self._room = room
 
     if TYPE_CHECKING:
+        ftp: FTPClient
         kafka: KafkaClient
         mongodb: MongoDBClient
         mqtt: MQTTClient
@@ -56,6 +61,9 @@ class Client:
         postgres: PostgresClient
         rabbitmq: RabbitMQClient
         redis: RedisClient
+        scp: SCPClient
+        sftp: SFTPClient
+        smtp: SMTPClient
     else:
 
         def __getattr__(self, name):

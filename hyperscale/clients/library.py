@@ -155,18 +155,8 @@ class LibraryClient(ABC):
         place = self._places.get(key)
         if place is None:
             parts = split_service_url(url, PROTOCOLS[self.protocol])
-            origin: Hashable = self._origin(parts)
-            origin = origin if options is None else (origin, options)
-            place = self._places.get(origin)
-            if place is None:
-                place = self._places[origin] = Place(parts, options, self._new_pool(pool))
-            if origin != key:
-                return place  # URLs of many files share the connections to their server
+            place = self._places[key] = Place(parts, options, self._new_pool(pool))
         return place
-
-    def _origin(self, url: ServiceUrl) -> str:
-        """Return the part of the URL that a connection depends on."""
-        return url.url
 
     def _new_pool(self, limit: int) -> ConnectionPool:
         room = self._room

@@ -1,9 +1,7 @@
 """`self.client.mysql`: MySQL and MariaDB through asyncmy."""
 
-import ssl
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import parse_qs
 
 import asyncmy
 from asyncmy import errors
@@ -17,13 +15,12 @@ from hyperscale.clients.library import (
     classify_os_error,
     root_cause,
 )
+from hyperscale.clients.service_tls import wanted_tls
 from hyperscale.clients.transactions import Transaction
-from hyperscale.errors import InputError
 from hyperscale.testing.protocols import ServiceUrl
 from hyperscale.testing.responses import MySQLResponse
 
 _PREPARED_MAX = 100
-_TLS_MODES = ("disabled", "required", "verify")
 
 # Codes of MySQL, from its list of errors.
 _DENIED = {1044, 1045, 1142, 1143, 1227, 1698}
@@ -162,11 +159,6 @@ class MySQLClient(LibraryClient):
         return response
 
     async def _connect(self, url: ServiceUrl, options: Any) -> LibraryConnection:
-        mode = parse_qs(url.query).get("tls", ["disabled"])[0]
-        if mode not in _TLS_MODES:
-            raise InputError(
-                f"{url.shown}: tls={mode!r} is unknown", hint=f"one of {', '.join(_TLS_MODES)}"
-            )
         link = await asyncmy.connect(
             host=url.host,
             port=url.port,
@@ -176,7 +168,7 @@ class MySQLClient(LibraryClient):
             connect_timeout=CONNECT_TIMEOUT_S,
             autocommit=True,
             stmt_cache_size=_PREPARED_MAX if options == "prepared" else 0,
-            ssl=_tls_context(verify=mode == "verify") if mode != "disabled" else None,
+            ssl=wanted_tls(url),
         )
         return MySQLConnection(link)
 
@@ -198,14 +190,6 @@ class MySQLClient(LibraryClient):
         if code in _OUT_OF_SYNC or not code:
             return Failure("protocol", detail, str(code or ""))
         return Failure("server", f"{code} {detail}", str(code))
-
-
-def _tls_context(*, verify: bool) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 class MySQLTransaction(Transaction[MySQLResponse]):

@@ -21,6 +21,7 @@ from hyperscale.testing.http import HTTPResponse
 from hyperscale.testing.mix import Mix
 from hyperscale.testing.parameters import Param
 from hyperscale.testing.responses import (
+    FTPResponse,
     KafkaResponse,
     LibraryResponse,
     MongoDBResponse,
@@ -29,6 +30,9 @@ from hyperscale.testing.responses import (
     PostgresResponse,
     RabbitMQResponse,
     RedisResponse,
+    SCPResponse,
+    SFTPResponse,
+    SMTPResponse,
 )
 from hyperscale.testing.results import (
     COUNT,
@@ -40,14 +44,12 @@ from hyperscale.testing.results import (
     CallResult,
     Check,
     CustomResult,
-    FTPResponse,
     GraphQLResponse,
     GRPCResponse,
     HTTP2Response,
     HTTP3Response,
     Metric,
     PlaywrightResult,
-    SMTPResponse,
     TCPResponse,
     UDPResponse,
     WebsocketResponse,
@@ -96,6 +98,8 @@ __all__ = [
     "Query",
     "RabbitMQResponse",
     "RedisResponse",
+    "SCPResponse",
+    "SFTPResponse",
     "SMTPResponse",
     "TCPResponse",
     "UDPResponse",

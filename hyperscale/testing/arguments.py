@@ -363,10 +363,22 @@ class _Protobuf(OptimizedArg):
     comes_with = "gRPC"
 
 
-class _Email(OptimizedArg):
-    """A mail. Its client does not exist yet; a step that takes it is refused."""
+class EmailValue(FrozenDict, OptimizedArg):
+    """A mail: `from`, `to`, `subject`, `text` and the other parts that `hyperscale.testing.mail`
+    knows."""
 
-    comes_with = "SMTP"
+    @classmethod
+    def wrap(cls, value: object) -> Self:
+        if not isinstance(value, Mapping):
+            raise InputError(
+                f"{value!r} is not a mail",
+                hint='write {"from": "a@x.test", "to": "b@x.test", "subject": "…", "text": "…"}',
+            )
+        from hyperscale.testing.mail import assemble  # noqa: PLC0415  few tests send mail
+
+        mail = cls(frozen_items(value))
+        mail.optimized = assemble(mail)
+        return mail
 
 
 if TYPE_CHECKING:
@@ -389,4 +401,4 @@ else:
     URL, Headers, Params, Cookies = UrlValue, HeadersValue, ParamsValue, CookiesValue
     Auth, Data, File = AuthValue, _Data, _File
     Query, Mutation, Directory, FileGlob = _Query, _Mutation, _Directory, _FileGlob
-    Protobuf, Email = _Protobuf, _Email
+    Protobuf, Email = _Protobuf, EmailValue

@@ -81,6 +81,24 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 {"mqtt": 1883, "mqtts": 8883},
                 "mqtt://user:password@host:1883",
             ),
+            Protocol(
+                "smtp",
+                "aiosmtplib",
+                "smtp",
+                {"smtp": 25, "smtps": 465},
+                "smtp://user:password@host:25",
+            ),
+            Protocol(
+                "ftp",
+                "aioftp",
+                "ftp",
+                {"ftp": 21, "ftps": 990},
+                "ftp://user:password@host/directory",
+            ),
+            Protocol(
+                "sftp", "asyncssh", "ssh", {"sftp": 22}, "sftp://user:password@host/directory"
+            ),
+            Protocol("scp", "asyncssh", "ssh", {"scp": 22}, "scp://user:password@host/directory"),
         )
     }
 )

@@ -251,3 +251,61 @@ class MQTTResponse(LibraryResponse):
     def messages(self) -> Sequence[MQTTMessage]:
         """The messages that `listen` returns."""
         return self.value if isinstance(self.value, list) else ()
+
+
+class SMTPResponse(LibraryResponse):
+    """The reply to a mail that the server has taken; its value is the server's text."""
+
+    __slots__ = ("refused",)
+    protocol = "smtp"
+
+    def __init__(
+        self, value: Any, latency_ns: int, blocked_ns: int | None, connect_ns: int | None
+    ) -> None:
+        super().__init__(value, latency_ns, blocked_ns, connect_ns)
+        self.refused: dict[str, int] = {}  # recipients that the server refused -> its code
+
+
+class RemoteFile(NamedTuple):
+    """An entry of a directory at the server."""
+
+    name: str
+    size: int
+    is_directory: bool
+
+
+class TransferResponse(LibraryResponse):
+    """The content of a file that was read, or the entries of a directory."""
+
+    __slots__ = ()
+
+    @property
+    def content(self) -> bytes | None:
+        """The bytes that `download` has read; None if it did not keep them."""
+        return self.value if isinstance(self.value, bytes) else None
+
+    @property
+    def entries(self) -> Sequence[RemoteFile]:
+        """The entries that `list` returns."""
+        return self.value if isinstance(self.value, list) else ()
+
+
+class FTPResponse(TransferResponse):
+    """The result of an FTP call."""
+
+    __slots__ = ()
+    protocol = "ftp"
+
+
+class SFTPResponse(TransferResponse):
+    """The result of an SFTP call."""
+
+    __slots__ = ()
+    protocol = "sftp"
+
+
+class SCPResponse(TransferResponse):
+    """The result of an SCP call."""
+
+    __slots__ = ()
+    protocol = "scp"

@@ -165,18 +165,6 @@ class TCPResponse(CallResult):
     comes_with = "TCP"
 
 
-class FTPResponse(CallResult):
-    """A result of a FTP client, which does not exist yet; no step can return it."""
-
-    comes_with = "FTP"
-
-
-class SMTPResponse(CallResult):
-    """A result of a SMTP client, which does not exist yet; no step can return it."""
-
-    comes_with = "SMTP"
-
-
 class PlaywrightResult(CallResult):
     """A result of a Playwright client, which does not exist yet; no step can return it."""
 

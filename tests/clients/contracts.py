@@ -7,10 +7,10 @@ from typing import Any, cast
 from hyperscale.clients import Client
 from hyperscale.testing.responses import LibraryResponse
 from tests.services.base import Service
-from tests.services.brokers import FerretDB, Kafka
-from tests.services.databases import Postgres, Redis
-from tests.services.mariadb import MariaDB
-from tests.services.queues import Mosquitto, RabbitMQ
+from tests.services.brokers import Kafka, Mosquitto, RabbitMQ
+from tests.services.databases import FerretDB, MariaDB, Postgres, Redis
+from tests.services.files import FTPServer, OpenSSH
+from tests.services.mail import MailServer
 
 Call = Callable[[Client, str, Any], Awaitable[LibraryResponse]]
 
@@ -63,6 +63,16 @@ def _rabbitmq_count(service: Service) -> int:
 
 def _mqtt_count(service: Service) -> int:
     return cast(Mosquitto, service).published()
+
+
+_MAIL = {"from": "load@x.test", "to": "shop@x.test", "subject": "load", "text": "load"}
+_COUNTED = "f'counted/{self.vu}-{self.iteration}'"  # a name for every call
+
+
+async def _file_of(client: Any, url: str, number: int) -> LibraryResponse:
+    """Write a number to a file of its own, and read it."""
+    await client.upload(url, f"n{number}", str(number))
+    return cast(LibraryResponse, await client.download(url, f"n{number}"))
 
 
 CONTRACTS = {
@@ -130,6 +140,41 @@ CONTRACTS = {
             reads=lambda response: response.bytes_sent > 0,
             count=_mqtt_count,
             replies=lambda n: True,
+        ),
+        Contract(
+            name="smtp",
+            response="SMTPResponse",
+            step=f"self.client.smtp.send(url, {_MAIL!r})",
+            call=lambda client, url, n: client.smtp.send(url, {**_MAIL, "subject": str(n)}),
+            reads=lambda response: response.bytes_sent > 0,
+            count=lambda service: cast(MailServer, service).mails(),
+            replies=lambda n: True,
+        ),
+        Contract(
+            name="ftp",
+            response="FTPResponse",
+            step=f"self.client.ftp.upload(url, {_COUNTED}, 'load')",
+            call=lambda client, url, n: _file_of(client.ftp, url, n),
+            reads=lambda response: int(response.value),
+            count=lambda service: cast(FTPServer, service).uploads(),
+        ),
+        Contract(
+            name="sftp",
+            response="SFTPResponse",
+            step=f"self.client.sftp.upload(url, {_COUNTED}, 'load')",
+            call=lambda client, url, n: _file_of(client.sftp, url, n),
+            reads=lambda response: int(response.value),
+            count=lambda service: cast(OpenSSH, service).uploads(),
+            has_login=False,  # with a key: see test_sftp.py
+        ),
+        Contract(
+            name="scp",
+            response="SCPResponse",
+            step=f"self.client.scp.upload(url, {_COUNTED}, 'load')",
+            call=lambda client, url, n: _file_of(client.scp, url, n),
+            reads=lambda response: int(response.value),
+            count=lambda service: cast(OpenSSH, service).uploads(),
+            has_login=False,  # with a key: see test_sftp.py
         ),
     )
 }

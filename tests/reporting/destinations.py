@@ -28,8 +28,7 @@ from hyperscale.reporting.reporters import (
     telegraf,
 )
 from hyperscale.reporting.rows import MetricRow, dotted_name
-from tests.services.base import Service
-from tests.services.databases import PASSWORD
+from tests.services.base import PASSWORD, Service
 from tests.services.monitoring import eventually, get
 
 Stored = dict[Any, float]

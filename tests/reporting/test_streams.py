@@ -23,7 +23,7 @@ from tests.conftest import RunningTarget
 from tests.lab.command import run, start, write
 from tests.lab.ports import free_port
 from tests.reporting.runs import shop_stats
-from tests.services.databases import PASSWORD
+from tests.services.base import PASSWORD
 from tests.services.fixtures import GetService
 from tests.services.monitoring import eventually, get
 

@@ -12,8 +12,11 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 from tests.lab.ports import free_port
+from tests.services import guard
 
 START_S = 60.0
+PASSWORD = "open sesame/42"
+QUOTED = "open%20sesame%2F42"  # in a URL
 
 
 class Service(ABC):
@@ -94,7 +97,7 @@ class Service(ABC):
             self.command(),
             user=self._user,
             cwd=self.directory,
-            env={**os.environ, **self.environment()},
+            env={**os.environ, **guard.mark(), **self.environment()},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -134,6 +134,9 @@ def install(name: str) -> None:
     try:
         RECIPES[name][1](building)
         building.rename(place)  # whole or not at all
+    except OSError:
+        if not place.is_dir():  # else another process has installed the same version meanwhile
+            raise
     finally:
         shutil.rmtree(building, ignore_errors=True)
 

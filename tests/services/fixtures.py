@@ -7,13 +7,15 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.services import guard
 from tests.services.base import Service
-from tests.services.brokers import FerretDB, Kafka
+from tests.services.brokers import Kafka, Mosquitto, RabbitMQ
 from tests.services.cassandra import Cassandra
 from tests.services.clouds import BigTable, CloudStorage, Moto
 from tests.services.collectors import OtlpGrpc, OtlpHttp
-from tests.services.databases import Postgres, Redis
-from tests.services.mariadb import MariaDB
+from tests.services.databases import FerretDB, MariaDB, Postgres, Redis
+from tests.services.files import FTPServer, OpenSSH, OpenSSHCopies
+from tests.services.mail import MailServer
 from tests.services.monitoring import (
     Graphite,
     InfluxDB,
@@ -22,13 +24,13 @@ from tests.services.monitoring import (
     Pushgateway,
     StatsD,
 )
-from tests.services.queues import Mosquitto, RabbitMQ
 from tests.services.recording import RECORDINGS
 
 SERVICES: dict[str, type[Service]] = {
     each.name: each
     for each in (
         *(Postgres, MariaDB, Redis, FerretDB, Kafka, RabbitMQ, Mosquitto),
+        *(MailServer, FTPServer, OpenSSH, OpenSSHCopies),
         *(InfluxDB, Prometheus, Pushgateway, Graphite, Netdata, StatsD),
         *(Moto, CloudStorage, BigTable, Cassandra),
         *RECORDINGS,
@@ -58,6 +60,7 @@ def service(request: pytest.FixtureRequest) -> Iterator[GetService]:
     started: dict[str, Future[Service]] = {}
     # Not pytest's directory: only its owner may look into it, and some servers have accounts.
     with (
+        guard.watch(),
         TemporaryDirectory(prefix="hyperscale-services-", ignore_cleanup_errors=True) as folder,
         ThreadPoolExecutor(max_workers=16) as threads,
     ):

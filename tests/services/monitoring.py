@@ -12,8 +12,7 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from tests.lab.ports import free_port
-from tests.services.base import Service, accepts, tool
-from tests.services.databases import PASSWORD
+from tests.services.base import PASSWORD, Service, accepts, tool
 from tests.services.downloads import cached
 
 
