@@ -87,6 +87,8 @@ class SSHFileClient(LibraryClient):
                 return Failure("reset", str(error))
             case asyncssh.SFTPError():
                 return Failure("server", str(error), str(error.code))
+            case asyncssh.ChannelOpenError() if "connection closed" in str(error):
+                return Failure("reset", str(error))  # asyncssh's own words, not the server's
             case asyncssh.ChannelOpenError():
                 return Failure("server", str(error), str(error.code))
             case asyncssh.ProtocolError() | asyncssh.KeyExchangeFailed():

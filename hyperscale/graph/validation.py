@@ -188,7 +188,7 @@ def _validate_hook(reading: Reading, hook: ReadHook) -> None:
             raise InputError(
                 f"{hook.where}: {parameter.name}: {part.__name__.strip('_')} is not supported yet: "
                 f"there is no client for {part.comes_with}",
-                hint="the only client is self.client.http",
+                hint="docs/protocols.md lists the clients; a single file is a File",
             )
         if parameter.required:
             raise InputError(

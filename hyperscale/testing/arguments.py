@@ -346,15 +346,15 @@ class _Mutation(str, OptimizedArg):
 
 
 class _Directory(str, OptimizedArg):
-    """A directory to transfer. Its client does not exist yet; a step that takes it is refused."""
+    """A directory to transfer. No client takes one yet; a step that does is refused."""
 
-    comes_with = "FTP"
+    comes_with = "whole directories"
 
 
 class _FileGlob(str, OptimizedArg):
-    """Files to transfer. Its client does not exist yet; a step that takes it is refused."""
+    """Files to transfer. No client takes several yet; a step that does is refused."""
 
-    comes_with = "FTP"
+    comes_with = "several files at once"
 
 
 class _Protobuf(OptimizedArg):

@@ -77,7 +77,7 @@ def _addresses(parts: Mapping[str, Any], name: str) -> tuple[str, ...]:
     found = []
     for text in _each(parts.get(name)):
         address = parseaddr(text)[1] if isinstance(text, str) else ""
-        if not address or not address.isascii() or any(sign.isspace() for sign in address):
+        if "@" not in address or not address.isascii():
             raise InputError(f"{text!r} in {name!r} of a mail is not an address", hint=_HINT)
         found.append(address)
     return tuple(found)

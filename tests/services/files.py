@@ -59,8 +59,10 @@ class OpenSSH(Service):
             self.run(tool("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", place)
         if os.getuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)  # sshd wants it to drop its rights in
+        # With another HOME, the shell that starts `scp` does not read the account's own .bashrc.
         (self.directory / "sshd_config").write_text(
             f"""
+SetEnv HOME={self.directory}
 ListenAddress 127.0.0.1:{self.port}
 HostKey {self.directory}/host
 PidFile {self.directory}/pid
