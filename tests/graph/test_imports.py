@@ -39,9 +39,9 @@ def test_plugins_and_the_runner_have_the_import_paths_of_published_tests() -> No
 
 
 COMING = (
-    "FTPResponse GRPCResponse GraphQLResponse HTTP2Response HTTP3Response "
+    "GRPCResponse GraphQLResponse HTTP2Response HTTP3Response "
     "PlaywrightResult "
-    "SMTPResponse TCPResponse UDPResponse WebsocketResponse"
+    "TCPResponse UDPResponse WebsocketResponse"
 )
 
 
