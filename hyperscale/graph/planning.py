@@ -33,7 +33,7 @@ from hyperscale.plan import (
 from hyperscale.plan.dag import ancestors, layers
 from hyperscale.plan.thresholds import Threshold, parse_threshold
 from hyperscale.testing import File, OptimizedArg
-from hyperscale.testing.arguments import FileContent, UrlValue
+from hyperscale.testing.arguments import FileContent, UrlValue, split_url
 from hyperscale.testing.mix import Mix
 
 _THRESHOLD = re.compile(
@@ -183,6 +183,7 @@ def _hosts(reading: Reading, files: Mapping[str, str]) -> tuple[str, ...]:
     hosts: dict[str, None] = {}
     for where, url in literal_urls(reading):
         try:
+            split_url(url)  # a URL of HTTP: those of other servers have clients of their own
             hosts[UrlValue.wrap(url).authority] = None
         except InputError as error:
             raise InputError(f"{where}: {error.message}", hint=error.hint) from error

@@ -52,7 +52,7 @@ def test_a_url_is_text_that_knows_its_authority(url: str, authority: str) -> Non
 @pytest.mark.parametrize(
     "url",
     [
-        *("", "a.test", "/path", "a.test:80/x", "ftp://a.test", "http://", "http:///x", None, 7),
+        *("", "a.test", "/path", "a.test:80/x", "gopher://a.test", "http://", "http:///x", None, 7),
         *("http://:80", "http://a.test:x", "http://a.test:99999", "http://a.test:0"),
         *("http://[::1", "http://a b.test", "http://a.test/\n"),
     ],
