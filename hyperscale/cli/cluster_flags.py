@@ -213,7 +213,7 @@ def query_node(args: argparse.Namespace, request: Struct, reply_type: type[_R]) 
     """Send the request to the nodes of the command line, in order, and return the first reply."""
     _silence_log()
     directory = find_local_cluster(args.dir, args.connect, flag="--connect")
-    config, addresses = _nodes_to_query(args, directory)
+    config, addresses = nodes_to_query(args, directory)
     timeout_s = parse_duration_s(args.timeout, where="--timeout")
     problems: list[RunError] = []
 
@@ -240,7 +240,7 @@ def query_node(args: argparse.Namespace, request: Struct, reply_type: type[_R]) 
     raise problems[0]  # there is at least one address
 
 
-def _nodes_to_query(
+def nodes_to_query(
     args: argparse.Namespace, directory: Path | None
 ) -> tuple[NodeConfig, list[tuple[str, int]]]:
     """Return the configuration to connect with, and the addresses to try in order."""

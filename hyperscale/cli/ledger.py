@@ -1,7 +1,6 @@
 """`hyperscale ledger`: inspect and change the ledger of a cluster."""
 
 import argparse
-import sys
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -9,7 +8,8 @@ from typing import Any
 import msgspec
 
 from hyperscale.cli.cluster_flags import QUERY_HELP, add_query_flags, cluster_words, query_node
-from hyperscale.cli.printing import print_reply, table
+from hyperscale.cli.ledger_recovery import RECOVERY_ACTIONS, RECOVERY_DESCRIPTIONS
+from hyperscale.cli.printing import is_confirmed, print_reply, table
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError, RunError
 from hyperscale.jobs.committed.keys import parse_job_id
@@ -41,11 +41,13 @@ examples:
   hyperscale ledger history --since 2h
   hyperscale ledger members remove manager-4
   hyperscale ledger verify
+  hyperscale ledger backup --out monday.backup
+  hyperscale ledger restore monday.backup --data-dir m0
 
 exit codes: 0 done, 1 'verify' found replicas that differ or could not be compared, 2 invalid
 input, 3 no node could be reached, or the change was refused
 """
-_DESCRIPTIONS = {
+_DESCRIPTIONS = RECOVERY_DESCRIPTIONS | {
     "history": """\
 List the committed events of one job, or of all jobs, oldest first. Events are kept for
 ledger.history_days (30 days by default), also after a job has ended.
@@ -66,6 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, (function, summary) in _ACTIONS.items():
         action = actions.add_parser(name, help=summary, description=_DESCRIPTIONS.get(name))
         action.set_defaults(function=function)
+        add_query_flags(action)
+    for name, (function, summary, add_flags) in RECOVERY_ACTIONS.items():
+        action = actions.add_parser(name, help=summary, description=_DESCRIPTIONS.get(name))
+        action.set_defaults(function=function)
+        add_flags(action)
     add = actions.choices["history"].add_argument
     add("job", metavar="JOB", nargs="?", default="", help="job id (default: all jobs)")
     about = "only events since then: a duration (2h) or an ISO time (2026-01-31T12:00:00Z)"
@@ -80,8 +87,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--group", metavar="G", type=int, default=0, help=about)
     add("--force", action="store_true", help="remove: also a manager that is alive")
     add("--yes", "-y", action="store_true", help="remove: do not ask for confirmation")
-    for action in actions.choices.values():
-        add_query_flags(action)
     parser.set_defaults(function=None, parser=parser)
 
 
@@ -204,23 +209,15 @@ def _about(data: object) -> str:
 
 
 def _change(args: argparse.Namespace) -> int:
-    if args.change == "remove" and not _is_confirmed(args):
+    question = (
+        f"Remove {args.node} from the ledger for good? Its data directory cannot be used again: "
+        "to come back, it has to join as a new manager."
+    )
+    if args.change == "remove" and not args.yes and not is_confirmed(question):
         print("nothing was changed")
         return 0
     change_member(args, args.change, args.node, group=args.group, is_forced=args.force)
     return 0
-
-
-def _is_confirmed(args: argparse.Namespace) -> bool:
-    """Ask on a terminal whether a manager should be removed; scripts are not asked."""
-    if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return True
-    sys.stderr.write(
-        f"Remove {args.node} from the ledger for good? Its data directory cannot be used again: "
-        "to come back, it has to join as a new manager. [y/N] "
-    )
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def change_member(

@@ -36,6 +36,15 @@ def print_reply(args: argparse.Namespace, reply: Any, text: str) -> None:
         print(text)
 
 
+def is_confirmed(question: str) -> bool:
+    """Ask on a terminal; scripts are not asked."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Lay out columns, each as wide as its widest cell is on a terminal."""
     lines = [head, *([printable(cell) for cell in row] for row in rows)]

@@ -4,8 +4,9 @@
 """
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
@@ -22,6 +23,7 @@ from hyperscale.config.addresses import format_address
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, InvariantError, RunError
 from hyperscale.sansio.tasks import TaskSupervisor
+from hyperscale.wire.connection import Connection
 from hyperscale.wire.errors import CallError, PeerProtocolError, RemoteError, RemoteErrorCode
 from hyperscale.wire.listener import ServerLimits
 from hyperscale.wire.messages import Introduction
@@ -165,13 +167,21 @@ async def ask_node(
     timeout_s: float,
 ) -> _R:
     """Return what the node at this address answers an operator."""
+    deadline_s = asyncio.get_running_loop().time() + timeout_s
+    async with operator_connection(config, host, port, timeout_s=timeout_s) as connection:
+        return await connection.call(question, answer, deadline_s=deadline_s)
+
+
+@contextlib.asynccontextmanager
+async def operator_connection(
+    config: NodeConfig, host: str, port: int, *, timeout_s: float
+) -> AsyncIterator[Connection]:
+    """Connect to one node as an operator, for at most `timeout_s`; errors are for people."""
     local = introduction(config, Role.OPERATOR, f"operator-{secrets.token_hex(6)}")
     where = format_address(host, port)
     try:
         async with PeerServer(local, security_of(config)) as server, asyncio.timeout(timeout_s):
-            connection = await server.dial(host, port)
-            deadline_s = asyncio.get_running_loop().time() + timeout_s
-            return await connection.call(question, answer, deadline_s=deadline_s)
+            yield await server.dial(host, port)
     except TimeoutError:
         raise RunError(f"{where} did not answer in time", hint=_HTTP) from None
     except PeerProtocolError as error:

@@ -149,10 +149,7 @@ class Replica:
                 if record.source == self.group:
                     self._release(record.migration, record.key_slots, record.target)
             case KeySlotsAdopted():
-                if record.migration not in self._adopted:
-                    self._adopted.add(record.migration)
-                    self.key_slots.update(record.key_slots)
-                    self.machine.import_keys(record.keys)
+                self.adopt(record.migration, record.key_slots, record.keys)
             case KeySlotsHandedOver():
                 self.outgoing.pop(record.migration, None)
             case StateDigest():
@@ -161,6 +158,13 @@ class Replica:
             case DigestRequested():
                 _keep_last(self.requested_digests, _REQUESTED_DIGESTS_KEPT, index, self.digest())
         return None
+
+    def adopt(self, migration: int, key_slots: Iterable[int], keys: bytes) -> None:
+        """Take over key slots and their key records, once for each migration."""
+        if migration not in self._adopted:
+            self._adopted.add(migration)
+            self.key_slots.update(key_slots)
+            self.machine.import_keys(keys)
 
     def _release(self, migration: int, key_slots: Sequence[int], target: int) -> None:
         given = tuple(key_slot for key_slot in key_slots if key_slot in self.key_slots)

@@ -1,14 +1,27 @@
 """The disk of the ledger core: a native or simulated store, and the writes under way to it."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Protocol
 
-from hyperscale._native import GroupImage, MultiRaft, WriteBatch
+from hyperscale._native import GroupImage, LedgerStore, MultiRaft, WriteBatch
 from hyperscale.ledger.replica import HistoryRow, Replica
 
 Snapshot = tuple[int, int, bytes, bytes]
 """Index, term, voters (encoded), data."""
+BEFORE_FIRST: Final = (-(2**63), 0, 0)
+"""The position before the first row of a history."""
+
+
+def history_pages(store: LedgerStore, group: int, rows: int) -> Iterator[list[HistoryRow]]:
+    """Read the history of a group, oldest first, so many rows at a time."""
+    after, has_more = BEFORE_FIRST, True
+    while has_more:
+        page = store.history(group=group, after=after, limit=rows)
+        has_more = len(page) == rows
+        if page:
+            yield page
+            after = (page[-1][3], page[-1][1], page[-1][2])
 
 
 class LedgerDisk(Protocol):

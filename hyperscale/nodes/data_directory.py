@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -71,7 +72,30 @@ def hold_data_directory(config: NodeConfig) -> Iterator[str]:
                 f"the data directory {directory} cannot be written: {error.strerror or error}",
                 hint=_HINT,
             ) from error
-        yield hashlib.blake2b(key, digest_size=_FINGERPRINT_BYTES).hexdigest()
+        yield _fingerprint(key)
+
+
+@contextmanager
+def new_data_directory(directory: Path, name: str) -> Iterator[tuple[Path, str]]:
+    """Make a data directory for a node of this name, which appears once the block has succeeded.
+
+    Yield where it is made, and the fingerprint of the node's key."""
+    if directory.exists():
+        raise InputError(
+            f"{directory} exists already",
+            hint="name a directory that does not exist: nothing is ever written over data",
+        )
+    partial = directory.with_name(f".{directory.name}.partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)  # of an attempt that was interrupted
+        partial.mkdir(mode=_PRIVATE_DIRECTORY, parents=True)
+        remember_name(partial, name)
+        yield partial, _fingerprint(_key_of(partial))
+        partial.replace(directory)
+    except OSError as error:
+        raise InputError(f"{directory} cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def problem_of_data_directory(config: NodeConfig) -> InputError | None:
@@ -96,6 +120,10 @@ def problem_of_data_directory(config: NodeConfig) -> InputError | None:
 def remember_name(directory: Path, name: str) -> None:
     """Store the name of a node in its data directory, so that it keeps it after a restart."""
     _write(directory / _NAME_FILE, f"{name}\n".encode())
+
+
+def _fingerprint(key: bytes) -> str:
+    return hashlib.blake2b(key, digest_size=_FINGERPRINT_BYTES).hexdigest()
 
 
 def _key_of(directory: Path) -> bytes:

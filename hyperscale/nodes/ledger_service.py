@@ -22,6 +22,7 @@ from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.ledger.core import FOLLOWED, MANAGEMENT, TICK_S, LedgerCore, LedgerLimits
 from hyperscale.ledger.core_events import LeadershipTransferRequested
 from hyperscale.ledger.machine import Machine
+from hyperscale.ledger.server.backup_requests import BackupRequests
 from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.ledger.server.ledger_driver import LedgerDriver, wall_ms
 from hyperscale.ledger.server.ledger_join import LedgerIdentity, LedgerJoin
@@ -104,6 +105,7 @@ class LedgerService(NodeService):
         self._join.answer(handlers)
         answer_peers(handlers, lambda: self._open_ledger)
         OperatorRequests(self.require, lambda job: parse_job_id(job).group).answer(handlers)
+        BackupRequests(self.require).answer(handlers)
 
     @property
     def ledger(self) -> Ledger | None:

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
-from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +24,7 @@ from hyperscale.ledger.messages import (
 )
 from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.ledger.server.ledger_driver import LedgerDriver
+from hyperscale.ledger.store import BEFORE_FIRST
 from hyperscale.wire.errors import CallError, QueueFullError
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.messages import Chunk
@@ -35,8 +35,6 @@ _FETCH_S = 60.0
 _PAGE_ROWS = 100  # some rows are large
 _GAP = "gap:"  # keys in the store's meta: groups of which this node may lack history rows
 _RETRY_S = 1.0
-BEFORE_FIRST: Final = (-(2**63), 0, 0)
-"""The position before the first row of a history."""
 
 _log = logging.getLogger("hyperscale.ledger")
 _page_decoder = msgspec.msgpack.Decoder(HistoryPage)
@@ -52,7 +50,8 @@ async def _fetch_bytes(link: PeerLink, request: Struct) -> bytes:
     return bytes(data)
 
 
-def _chunks_of(data: bytes) -> Iterator[Chunk]:
+def chunks_of(data: bytes) -> Iterator[Chunk]:
+    """Cut data into the items of a stream."""
     for start in range(0, max(len(data), 1), _CHUNK_BYTES):
         yield Chunk(data[start : start + _CHUNK_BYTES])
 
@@ -110,7 +109,7 @@ class SnapshotTransfer:
             raise RunError(f"group {group} has no snapshot of entry {request.index} any more")
         arrived = False
         try:
-            for chunk in _chunks_of(data):
+            for chunk in chunks_of(data):
                 yield chunk
             arrived = True
         finally:
@@ -230,7 +229,7 @@ class HistoryTransfer:
             ledger.store.history, group=request.group, after=request.after, limit=_PAGE_ROWS
         )
         data = msgspec.msgpack.encode(HistoryPage(rows, is_complete, len(rows) == _PAGE_ROWS))
-        for chunk in _chunks_of(data):
+        for chunk in chunks_of(data):
             yield chunk
 
     async def take(self, name: str, group: int) -> TakeHistoryReply:
