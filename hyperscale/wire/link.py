@@ -83,6 +83,11 @@ class PeerLink:
         """The usable connection; None if there is none."""
         return None if self.node_id is None else self._node.connection_to(self.node_id)
 
+    @property
+    def is_refused(self) -> bool:
+        """True if there is no connection and the address refused the last one: nothing listens."""
+        return self.refused_s is not None and self.connection is None
+
     def close(self) -> None:
         """Stop dialing. The connection stays while others use it."""
         if not self.closing.done():

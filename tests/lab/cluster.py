@@ -280,12 +280,15 @@ def leader_of(cluster: Cluster, job: str) -> str:
     leading = f'hyperscale_ledger_is_leader{{group="{group}"}} 1'
     found: list[str] = []
 
+    def leads(node: ClusterNode) -> bool:
+        try:
+            metrics: bytes = urlopen(f"http://{node.http}/metrics").read()
+        except OSError:  # it is down
+            return False
+        return leading in metrics.decode()
+
     def is_found() -> bool:
-        found.extend(
-            node.id
-            for node in cluster.file.entrances
-            if leading in urlopen(f"http://{node.http}/metrics").read().decode()
-        )
+        found.extend(node.id for node in cluster.file.entrances if leads(node))
         return bool(found)
 
     until(is_found, what=f"group {group} has a leader")

@@ -8,6 +8,7 @@ from pathlib import Path
 _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 MEMBERS = _RESULTS / "soak-members.txt"
 CLUSTER = _RESULTS / "soak-cluster.txt"
+GATES = _RESULTS / "soak-gates-cluster.txt"
 
 
 class Report:
@@ -34,3 +35,8 @@ class Report:
 def cluster_report() -> Report:
     """Return the results file of the soak tests of clusters."""
     return Report(CLUSTER)
+
+
+def gates_report() -> Report:
+    """Return the results file of the soak tests of gates and datacenters."""
+    return Report(GATES)

@@ -181,9 +181,12 @@ class DatacenterLinks:
             raise UnreachableError(f"no manager of {datacenter} has registered with this gate")
         view = self.views().get(datacenter)
         turn = self._turns.get(datacenter, 0)
+        start = turn // 2 % len(known)
+        order = [*known[start:], *known[:start]]
         if view is not None and view.leader in known and turn % 2 == 0:
-            return view.leader
-        return known[turn // 2 % len(known)]
+            order.insert(0, view.leader)
+        # A manager that refuses connections is not waited for while there are others.
+        return next((each for each in order if not self._link(each).is_refused), order[0])
 
     def _link(self, address: str) -> PeerLink:
         link = self._links.get(address)

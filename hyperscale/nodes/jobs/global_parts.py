@@ -261,10 +261,13 @@ class GlobalParts(NodeService):
                     _log.info("part.not_ended: %s", error, extra={"job": job.id})
 
     async def _call(self, gate: str, message: Any, reply: type[Any]) -> Any:
-        """Call a gate; return None if it does not answer."""
+        """Call a gate; return None if it does not answer. A gate that refuses connections is not
+        waited for: another one may be up."""
         link = self._links.get(gate)
         if link is None:
             link = self._links[gate] = self._member.server.link(*split_address(gate))
+        if link.is_refused:
+            return None
         deadline_s = asyncio.get_running_loop().time() + _CALL_S
         try:
             return await link.call(message, reply, deadline_s=deadline_s, retries=0)

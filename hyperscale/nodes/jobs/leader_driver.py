@@ -100,7 +100,7 @@ class LeaderDriver:
         begun_s = loop.time()
         link = self._peers.link(worker)
         # A worker that refuses connections is not waited for.
-        if link is not None and (link.refused_s is None or link.connection is not None):
+        if link is not None and not link.is_refused:
             expected = _REPLIES.get(type(command), PartCommandReply)
             wait_s = RENEW_S if type(command) in _REPLIES else COMMAND_S
             try:
