@@ -46,7 +46,7 @@ class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     log_level: str = "info"
     static: bool = True
     # Id of the secret parameters, which managers keep outside of the ledger. The manager that takes
-    # the submission sets it; a repeated submission has another one, so it is not in the digest.
+    # the submission sets it.
     secrets: str = ""
     part_of: GlobalPart | None = None
 
@@ -296,6 +296,11 @@ def kind_of(event: Event) -> str:
 
 
 def payload_digest(plan: Plan, bundle: str, options: JobOptions) -> str:
-    """Return a digest that a repeated key is checked against: equal for equal submissions."""
-    encoded = _sorted.encode((plan, bundle, options))
+    """Return a digest that a repeated key is checked against: equal for equal submissions.
+
+    The id of the secrets is new in each submission. The timeout of a part of a global job is what
+    is left of that job's time, so it shrinks with each repetition of the assignment."""
+    timeout_s = options.timeout_s if options.part_of is None else None
+    same = msgspec.structs.replace(options, secrets="", timeout_s=timeout_s)
+    encoded = _sorted.encode((plan, bundle, same))
     return hashlib.sha256(encoded).hexdigest()[:32]

@@ -75,7 +75,7 @@ class ClientCommands:
             return refusal
         event = JobSubmitted(
             key=job.key,
-            digest=payload_digest(job.plan, job.bundle, replace(job.options, secrets="")),
+            digest=payload_digest(job.plan, job.bundle, job.options),
             plan=job.plan,
             bundle=job.bundle,
             options=replace(job.options, secrets=secrets_id(job.secrets)),

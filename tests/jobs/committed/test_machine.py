@@ -12,7 +12,9 @@ from hyperscale.jobs.committed.events import (
     Checkpointed,
     Code,
     Event,
+    GlobalPart,
     JobFinished,
+    JobOptions,
     JobStatus,
     PartDispatch,
     PartEnded,
@@ -539,3 +541,14 @@ def test_events_of_unknown_jobs_workflows_and_parts_are_refused() -> None:
     assert log.finish(job, "Nope").code is Code.UNKNOWN_WORKFLOW
     assert log.finish(job, part=3).code is Code.UNKNOWN_PART
     assert log.finish(job, part=-1).code is Code.UNKNOWN_PART
+
+
+def test_a_repeated_part_of_a_global_job_is_the_same_job_although_less_time_is_left() -> None:
+    log = MachineLog()
+    part = JobOptions(timeout_s=100.0, part_of=GlobalPart(job="global.1-x", index=0))
+    first = log.put(submission("global.1-x", options=part))
+    later = msgspec.structs.replace(part, timeout_s=90.0)
+    assert log.put(submission("global.1-x", options=later)).job == first.job
+    assert log.put(submission("alone", options=JobOptions(timeout_s=100.0))).ok
+    other = log.put(submission("alone", options=JobOptions(timeout_s=90.0)))
+    assert "another submission" in other.error

@@ -29,7 +29,7 @@ from hyperscale.gates.reporter import (
     ResultSettled,
     SendToGate,
 )
-from hyperscale.jobs.committed.events import JobStatus
+from hyperscale.jobs.committed.events import JobStatus, payload_digest
 from hyperscale.sansio.core import Tick
 from tests.simulation import network
 
@@ -48,6 +48,11 @@ def encode_requests(requests: int) -> bytes:
 def decode_requests(result: bytes) -> int:
     """Return the requests of a result; of several, if a fault of the gates kept several."""
     return sum(each[0] for each in struct.iter_unpack(">q", result))
+
+
+def digest_of(command: AssignJob) -> str:
+    """Return what a datacenter compares the assignments of one job by."""
+    return payload_digest(command.plan, command.bundle, command.options)
 
 
 @dataclass
@@ -159,6 +164,10 @@ class DatacenterProgram:
         known = self.committed.jobs.get(command.job)
         if known is None:
             return self._commit_new(command, now_s)
+        digest = self.setup.digest
+        if isinstance(command, AssignJob) and digest(command) != digest(known.command):
+            reason = "its key was used for another submission"
+            return AssignmentReply(answer=AssignmentAnswer.REFUSED, reason=reason)
         if isinstance(command, StartAssignment) and known.started_s is None:
             known.started_s = now_s + command.start_in_ms / 1000
             if known.ended_as is None and known.cancel is None:

@@ -142,6 +142,11 @@ class CancelWins(GlobalJobMachine):
         return applied
 
 
+def digest_with_time(command: AssignJob) -> str:
+    """A repeated assignment is another one, since less of the job's time is left."""
+    return repr(command)
+
+
 @dataclass(frozen=True)
 class Mutant:
     name: str
@@ -183,5 +188,11 @@ MUTANTS = (
         Cores(machine=CancelWins),
         "links",
         ("the gates have", "requests are reported", "not settled"),
+    ),
+    Mutant(
+        "repeated assignment taken for another job",
+        Cores(digest=digest_with_time),
+        "owners",
+        ("not settled", "refused and runs"),
     ),
 )

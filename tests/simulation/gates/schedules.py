@@ -31,6 +31,7 @@ from hyperscale.gates.committed.state import (
     GlobalJob,
     decode_global_job,
 )
+from hyperscale.gates.messages import AssignJob
 from hyperscale.gates.owner.core import GlobalJobOwner
 from hyperscale.jobs.committed.events import JobOptions, JobStatus
 from hyperscale.jobs.committed.keys import job_id, parse_job_id
@@ -43,6 +44,7 @@ from tests.simulation.gates.datacenter import (
     DatacenterProgram,
     LocalJob,
     decode_requests,
+    digest_of,
 )
 from tests.simulation.gates.gate import GateProgram
 from tests.simulation.jobs.ledger import Ledger
@@ -178,6 +180,7 @@ class Cores:
 
     owner: Callable[..., GlobalJobOwner] = GlobalJobOwner
     machine: Callable[[str, int], GlobalJobMachine] = GlobalJobMachine
+    digest: Callable[[AssignJob], str] = digest_of
 
 
 class Target:
@@ -217,6 +220,7 @@ class Setup:
     ledger: Ledger
     target: Target
     owner: Callable[..., GlobalJobOwner]
+    digest: Callable[[AssignJob], str]
     datacenters: dict[str, Datacenter] = field(default_factory=dict)
 
 
@@ -332,7 +336,7 @@ def run(plan: Plan, *, cores: Cores | None = None, trace: Trace | None = None) -
         encode=encode_global,
         decode_record=decode_global_job,
     )
-    setup = Setup(plan, ledger, Target(world), cores.owner)
+    setup = Setup(plan, ledger, Target(world), cores.owner, cores.digest)
     setup.datacenters = {name: Datacenter(name) for name in plan.datacenters}
     for name in plan.gates:
         world.add(name, lambda host: GateProgram(host, setup)).start()
