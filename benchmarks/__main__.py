@@ -17,6 +17,7 @@ ALL = (
     "ledger_scale",
     "cluster",
     "reports",
+    "gates",
     "clients",
 )
 

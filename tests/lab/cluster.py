@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from textwrap import dedent
@@ -274,8 +274,9 @@ async def status_is(client: HyperscaleClient, job: str, *statuses: str) -> str:
             await asyncio.sleep(0.05)
 
 
-def leader_of(cluster: Cluster, job: str) -> str:
-    """Return the manager or gate whose metrics say that it leads the job's group."""
+def leader_of(cluster: Cluster, job: str, *, among: Sequence[str] = ()) -> str:
+    """Return the manager or gate whose metrics say that it leads the job's group, of all or of
+    those that are named; wait until there is one."""
     group = job.rpartition(".")[2].partition("-")[0]
     leading = f'hyperscale_ledger_is_leader{{group="{group}"}} 1'
     found: list[str] = []
@@ -287,8 +288,10 @@ def leader_of(cluster: Cluster, job: str) -> str:
             return False
         return leading in metrics.decode()
 
+    nodes = [node for node in cluster.file.entrances if not among or node.id in among]
+
     def is_found() -> bool:
-        found.extend(node.id for node in cluster.file.entrances if leads(node))
+        found.extend(node.id for node in nodes if leads(node))
         return bool(found)
 
     until(is_found, what=f"group {group} has a leader")

@@ -1,4 +1,4 @@
-"""Two network namespaces, a link between them, and processes in both.
+"""Network namespaces, links between them, and processes in each.
 
     with NetLab() as lab:
         server = lab.b.popen([sys.executable, "serve.py", lab.b.address])
@@ -7,7 +7,10 @@
         lab.cut()                # no packet passes; cut(to="b") cuts one direction
         lab.mend()
 
-With `NetLab(outside=True)` both sides also reach `lab.outside`, an address of the namespace the
+`NetLab(sides=3)` has three of them, `lab.sides`, all linked to each other; `lab.isolate(side)` cuts
+one side off from the others, and `lab.way(a, b)` is one direction of one link.
+
+With `NetLab(outside=True)` all sides also reach `lab.outside`, an address of the namespace the
 tests run in, and are reached from there under their own, whatever becomes of the link.
 
 Needs root, `ip` (iproute2) and /dev/net/tun; `why_not()` says what is missing. Processes started
@@ -80,27 +83,37 @@ class Side:
 
 
 class NetLab:
-    """Two sides and the relay between them. A context manager."""
+    """Sides and the relay between them. A context manager."""
 
-    def __init__(self, *, seed: int = 0, outside: bool = False) -> None:
+    def __init__(self, *, sides: int = 2, seed: int = 0, outside: bool = False) -> None:
         # The pid keeps labs of parallel test runs apart, the number those of one process.
         number = next(_numbers)
         tag, net = f"{os.getpid() % 1_000_000}x{number % 100}", (os.getpid() + number) % 4000
         first = f"10.{97 + net // 250}.{net % 250}"
-        self.a = Side(f"hsa{tag}", f"{first}.1")
-        self.b = Side(f"hsb{tag}", f"{first}.2")
-        self.outside = f"{first}.3" if outside else ""
+        self.sides = [
+            Side(f"hs{letter}{tag}", f"{first}.{index + 1}")
+            for index, letter in enumerate("abcdefgh"[:sides])
+        ]
+        self.outside = f"{first}.254" if outside else ""
         self._seed = seed
         self._stack = ExitStack()
         self._relay: Relay
 
+    @property
+    def a(self) -> Side:
+        return self.sides[0]
+
+    @property
+    def b(self) -> Side:
+        return self.sides[1]
+
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            devices = [self._side(stack, side, other) for side, other in self._pairs()]
-            self._relay = Relay(*devices, seed=self._seed)
+            devices = {side.address: self._side(stack, side) for side in self.sides}
+            self._relay = Relay(devices, seed=self._seed)
             stack.callback(self._relay.close)
-            stack.callback(self.a.kill)
-            stack.callback(self.b.kill)
+            for side in self.sides:
+                stack.callback(side.kill)
             self._stack = stack.pop_all()
         return self
 
@@ -112,40 +125,47 @@ class NetLab:
     ) -> None:
         self._stack.close()
 
-    # The link.
+    # The links.
+
+    def way(self, source: Side, target: Side) -> Way:
+        """Return one direction of the link between two sides."""
+        return self._relay.ways[source.address, target.address]
 
     @property
     def to_a(self) -> Way:
-        return self._relay.to_a
+        return self.way(self.b, self.a)
 
     @property
     def to_b(self) -> Way:
-        return self._relay.to_b
+        return self.way(self.a, self.b)
 
     def link(self, *, delay_s: float = 0.0, jitter_s: float = 0.0, loss: float = 0.0) -> None:
-        """Set delay, jitter and loss of both directions."""
-        for way in (self.to_a, self.to_b):
+        """Set delay, jitter and loss of every direction of every link."""
+        for way in self._relay.ways.values():
             way.delay_s, way.jitter_s, way.loss = delay_s, jitter_s, loss
 
     def cut(self, *, to: End | None = None) -> None:
-        """Drop all packets, or all packets to one end."""
+        """Drop all packets, or all packets to side a or b."""
         self._set_cut(to, is_cut=True)
+
+    def isolate(self, side: Side) -> None:
+        """Drop all packets from and to a side."""
+        for ends, way in self._relay.ways.items():
+            if side.address in ends:
+                way.is_cut = True
 
     def mend(self, *, to: End | None = None) -> None:
         self._set_cut(to, is_cut=False)
 
     def _set_cut(self, to: End | None, *, is_cut: bool) -> None:
-        if to != "b":
-            self.to_a.is_cut = is_cut
-        if to != "a":
-            self.to_b.is_cut = is_cut
+        only = None if to is None else (self.a if to == "a" else self.b).address
+        for (_, target), way in self._relay.ways.items():
+            if only in (None, target):
+                way.is_cut = is_cut
 
     # Making it.
 
-    def _pairs(self) -> tuple[tuple[Side, Side], tuple[Side, Side]]:
-        return (self.a, self.b), (self.b, self.a)
-
-    def _side(self, stack: ExitStack, side: Side, other: Side) -> int:
+    def _side(self, stack: ExitStack, side: Side) -> int:
         """Make the namespace and the TUN device of one side; return the device's descriptor."""
         _ip("netns", "add", side.name)
         stack.callback(_ip, "netns", "del", side.name)
@@ -155,7 +175,7 @@ class NetLab:
         fcntl.ioctl(device, _TUNSETIFF, request)
         _ip("link", "set", side.name, "netns", side.name)
         within = ("netns", "exec", side.name, "ip")
-        _ip(*within, "address", "add", side.address, "peer", other.address, "dev", side.name)
+        _ip(*within, "address", "add", f"{side.address}/24", "dev", side.name)
         _ip(*within, "link", "set", side.name, "up", "mtu", "1500")
         _ip(*within, "link", "set", "lo", "up")
         if self.outside:

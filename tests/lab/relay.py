@@ -1,15 +1,19 @@
-"""Carries packets between two TUN devices, with delay, jitter, loss and cuts.
+"""Carries packets between TUN devices, with delay, jitter, loss and cuts.
 
-A thread with one epoll: it reads a packet, decides its fate, and writes it to the other device
-when its delay is over. Each direction has its own settings.
+A thread with one epoll: it reads a packet, decides its fate, and writes it to the device of the
+address that the packet is for when its delay is over. Each direction of each link between two
+devices has its own settings.
 """
 
 import os
 import select
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from ipaddress import IPv4Address
+from itertools import permutations
 from random import Random
 
 PACKET_BYTES_MAX = 65_536
@@ -18,7 +22,7 @@ QUEUE_PACKETS_MAX = 10_000
 
 @dataclass
 class Way:
-    """One direction of the link. Its settings may be changed while packets pass."""
+    """One direction of a link. Its settings may be changed while packets pass."""
 
     delay_s: float = 0.0
     jitter_s: float = 0.0
@@ -29,13 +33,25 @@ class Way:
     waiting: list[tuple[float, int, bytes]] = field(default_factory=list)
 
 
-class Relay:
-    """Both directions between two devices, until it is closed."""
+_DESTINATION = slice(16, 20)  # of an IPv4 header
 
-    def __init__(self, a: int, b: int, *, seed: int = 0) -> None:
-        self.to_b = Way()
-        self.to_a = Way()
-        self._devices = {a: (self.to_b, b), b: (self.to_a, a)}
+
+class Relay:
+    """Every direction between devices, until it is closed. `devices`: address -> descriptor."""
+
+    def __init__(self, devices: Mapping[str, int], *, seed: int = 0) -> None:
+        self.ways = {(a, b): Way() for a, b in permutations(devices, 2)}
+        """By the addresses from and to which packets go."""
+        packed = {address: IPv4Address(address).packed for address in devices}
+        # Of each device: the way to each address, and the device there.
+        self._routes = {
+            device: {
+                packed[there]: (self.ways[here, there], devices[there])
+                for there in devices
+                if there != here
+            }
+            for here, device in devices.items()
+        }
         self._rng = Random(seed)
         self._sequence = 0
         self._stop_read, self._stop_write = os.pipe()
@@ -50,7 +66,7 @@ class Relay:
 
     def _carry(self) -> None:
         with select.epoll() as epoll:
-            for device in (*self._devices, self._stop_read):
+            for device in (*self._routes, self._stop_read):
                 epoll.register(device, select.EPOLLIN)
             while True:
                 for device, _ in epoll.poll(self._sleep_s()):
@@ -59,17 +75,25 @@ class Relay:
                     self._take(device)
                 self._give()
 
+    def _targets(self) -> Iterator[tuple[Way, int]]:
+        for routes in self._routes.values():
+            yield from routes.values()
+
     def _sleep_s(self) -> float:
-        due_s = [way.waiting[0][0] for way, _ in self._devices.values() if way.waiting]
+        due_s = [way.waiting[0][0] for way in self.ways.values() if way.waiting]
         return max(0.0, min(due_s) - time.monotonic()) if due_s else -1
 
     def _take(self, device: int) -> None:
-        way, target = self._devices[device]
+        routes = self._routes[device]
         while True:
             try:
                 packet = os.read(device, PACKET_BYTES_MAX)
             except BlockingIOError:
                 return
+            route = routes.get(packet[_DESTINATION])
+            if route is None:
+                continue  # for no device here: multicast, or IPv6
+            way, target = route
             if way.is_cut or (way.loss and self._rng.random() < way.loss):
                 way.dropped += 1
             elif way.delay_s or way.jitter_s:
@@ -87,7 +111,7 @@ class Relay:
 
     def _give(self) -> None:
         now_s = time.monotonic()
-        for way, target in self._devices.values():
+        for way, target in self._targets():
             while way.waiting and way.waiting[0][0] <= now_s:
                 packet = heappop(way.waiting)[2]
                 if way.is_cut:

@@ -1,4 +1,4 @@
-"""A cluster whose nodes are at two ends of a link that can be cut, with a target both ends reach.
+"""Clusters whose nodes are in network namespaces, with links between them that can be cut or slow.
 
 The control plane goes through the relay of `tests.lab.relay`; the load does not: a worker that is
 cut off could go on loading the target, and what the target counts shows whether it did.
@@ -16,25 +16,33 @@ import msgspec
 from hyperscale.client.cluster_file import ClusterFile, ClusterNode, write_cluster
 from hyperscale.lab.layout import DATACENTER, PROGRAM
 from hyperscale.lab.node_processes import start_node
-from hyperscale.lab.readiness import why_not_ready
 from hyperscale.wire.cluster_secret import make_secret, write_secret_file
 from tests.lab.cluster import Cluster
+from tests.lab.loops import run_in_thread
 from tests.lab.network import NetLab, Side
-from tests.lab.waiting import until
 
 PORT = 9000  # each namespace has all of them to itself
 
 
 @dataclass(frozen=True)
 class Split:
-    """How many managers and workers of one core each side has, the first majority on side a."""
+    """How many managers and workers of one core each of two sides has, in one datacenter."""
 
     managers: tuple[int, int]
     workers: tuple[int, int]
 
 
+@dataclass(frozen=True)
+class Regions:
+    """A gate and a datacenter in each of several regions; workers have one core."""
+
+    count: int = 3
+    managers: int = 1
+    workers: int = 1
+
+
 class SplitCluster(Cluster):
-    """Looks like any other to tests, which are outside of both ends and reach every node."""
+    """Looks like any other to tests, which are outside of all namespaces and reach every node."""
 
     def __init__(self, directory: Path, net: NetLab) -> None:
         super().__init__(directory, host=net.outside)
@@ -42,64 +50,106 @@ class SplitCluster(Cluster):
         self._sides: dict[str, Side] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
 
+    def side_of(self, node: str) -> Side:
+        return self._sides[node]
+
     def heal(self) -> None:
-        """Everything as it is when nothing has happened for a while: what is measured is the
-        cut, not a change of leaders that a former one, or the cluster's beginning, has left."""
+        """Mend all links, end all jobs, and wait until each group is led by its preferred leader
+        again."""
         self.net.link()
         self.net.mend()
         self.wait_ready()
+        run_in_thread(self._end_all_jobs())
         self.wait_led()
         self.target.reset()
 
     def beyond(self) -> list[str]:
-        """The nodes at end b."""
+        """Return the nodes at end b."""
         return [name for name, side in self._sides.items() if side is self.net.b]
 
-    def form(self, split: Split) -> None:
-        """Starts them all. From the main thread: they live no longer than it does."""
+    # -- forming ----------------------------------------------------------------------------
+
+    def split(self, split: Split) -> None:
+        """Start one datacenter whose nodes are at both ends, a majority of managers at end a."""
+        ends = (self.net.a, self.net.b)
+        managers = self._rows("manager", ends, split.managers)
+        workers = self._rows("worker", ends, split.workers)
+        rows = ClusterFile(secret_file=self._secret(), datacenters=[DATACENTER], pid=os.getpid())
+        self._add_datacenter(rows, managers, workers)
+        self._formed(rows)
+
+    def spread(self, regions: Regions) -> None:
+        """Start a gate and a datacenter on each side."""
+        sides = self.net.sides
+        names = [f"dc{number + 1}" for number in range(regions.count)]
+        rows = ClusterFile(secret_file=self._secret(), datacenters=names, pid=os.getpid())
+        gates = self._rows("gate", sides, [1] * regions.count)
+        addresses = [gate.tcp for gate in gates]
+        founders = ("--founders", str(regions.count))
+        rows.gates.extend(
+            self._started(gate, "gate", addresses, rows.secret_file, founders) for gate in gates
+        )
+        for name, side in zip(names, sides, strict=True):
+            managers = self._rows("manager", [side], [regions.managers], datacenter=name)
+            workers = self._rows("worker", [side], [regions.workers], datacenter=name)
+            self._add_datacenter(rows, managers, workers, gates=addresses)
+        self._formed(rows)
+
+    def _secret(self) -> str:
         (self.directory / "logs").mkdir(parents=True)
         secret_file = self.directory / "secret"
         write_secret_file(secret_file, make_secret())
-        managers = self._rows("manager", split.managers)
-        workers = self._rows("worker", split.workers)
-        seeds = [row.tcp for row in managers]
-        started = [
-            self._started(row, seeds, len(managers), secret_file) for row in (*managers, *workers)
-        ]
-        rows = ClusterFile(
-            secret_file=str(secret_file),
-            managers=started[: len(managers)],
-            workers=started[len(managers) :],
-            pid=os.getpid(),
-            datacenters=[DATACENTER],
-        )
-        write_cluster(self.directory, rows)
-        until(lambda: not any(map(why_not_ready, rows.nodes)), what="all nodes are ready")
+        return str(secret_file)
 
-    def _rows(self, role: str, counts: Sequence[int]) -> list[ClusterNode]:
-        sides = [self.net.a] * counts[0] + [self.net.b] * counts[1]
+    def _formed(self, rows: ClusterFile) -> None:
+        write_cluster(self.directory, rows)
+        self.wait_ready()
+
+    def _rows(
+        self, role: str, sides: Sequence[Side], counts: Sequence[int], *, datacenter: str = ""
+    ) -> list[ClusterNode]:
+        prefix = f"{datacenter}-" if datacenter else ""
+        places = [side for side, count in zip(sides, counts, strict=True) for _ in range(count)]
         rows = []
-        for index, side in enumerate(sides):
-            name = f"{role}-{index + 1}"
+        for index, side in enumerate(places):
+            name = f"{prefix}{role}-{index + 1}"
             port = PORT + 2 * len(self._sides)
             self._sides[name] = side
             tcp, http = f"{side.address}:{port}", f"{side.address}:{port + 1}"
-            rows.append(
-                ClusterNode(id=name, pid=0, tcp=tcp, udp=tcp, http=http, datacenter=DATACENTER)
-            )
+            is_gate = role == "gate"
+            where = "" if is_gate else datacenter or DATACENTER
+            rows.append(ClusterNode(id=name, pid=0, tcp=tcp, udp=tcp, http=http, datacenter=where))
         return rows
 
+    def _add_datacenter(
+        self,
+        rows: ClusterFile,
+        managers: list[ClusterNode],
+        workers: list[ClusterNode],
+        *,
+        gates: Sequence[str] = (),
+    ) -> None:
+        """Start the nodes of a datacenter, from the main thread: they end with it."""
+        seeds = [row.tcp for row in managers]
+        where = ("--datacenter", managers[0].datacenter)
+        registered = tuple(word for gate in gates for word in ("--gates-seeds", gate))
+        founders = ("--founders", str(len(managers)), *where, *registered)
+        for row in managers:
+            rows.managers.append(self._started(row, "manager", seeds, rows.secret_file, founders))
+        for row in workers:
+            own = ("--cores", "1", *where)
+            rows.workers.append(self._started(row, "worker", seeds, rows.secret_file, own))
+
     def _started(
-        self, row: ClusterNode, seeds: list[str], founders: int, secret_file: Path
+        self, row: ClusterNode, role: str, seeds: list[str], secret_file: str, own: Sequence[str]
     ) -> ClusterNode:
-        role, side = row.id.partition("-")[0], self._sides[row.id]
-        own = {"manager": ["--founders", str(founders)], "worker": ["--cores", "1"]}[role]
+        side = self._sides[row.id]
         port = row.tcp.rpartition(":")[2]
         argv = [
             *("ip", "netns", "exec", side.name),
             *(*PROGRAM, role, "--node-id", row.id, "--host", side.address),
             *("--port", port, "--http-port", row.http.rpartition(":")[2]),
-            *("--secret-file", str(secret_file)),
+            *("--secret-file", secret_file),
             *("--data-dir", str(self.directory / "data" / row.id), *own),
             *(word for seed in seeds if seed != row.tcp for word in ("--seed", seed)),
         ]
@@ -116,10 +166,23 @@ class SplitCluster(Cluster):
 
 @contextlib.contextmanager
 def split_cluster(directory: Path, split: Split) -> Iterator[SplitCluster]:
+    """Run one datacenter at both ends of a link."""
     with NetLab(seed=1, outside=True) as net:
         cluster = SplitCluster(directory, net)
         try:
-            cluster.form(split)
+            cluster.split(split)
+            yield cluster
+        finally:
+            cluster.end()
+
+
+@contextlib.contextmanager
+def region_cluster(directory: Path, regions: Regions) -> Iterator[SplitCluster]:
+    """Run a gate and a datacenter in each of several regions."""
+    with NetLab(sides=regions.count, seed=1, outside=True) as net:
+        cluster = SplitCluster(directory, net)
+        try:
+            cluster.spread(regions)
             yield cluster
         finally:
             cluster.end()
