@@ -224,7 +224,9 @@ class GlobalJobOwner:
 
     def _began_ms(self, job: GlobalJob | None, datacenter: str) -> int:
         """Return when a datacenter's load began, if it was heard while it ran."""
-        began_s = None if job is None else self.state.job(job).heard_of(datacenter).began_s
+        # A late result of a job that is over must not bring its memory back.
+        progress = None if job is None else self.state.jobs.get(job.id)
+        began_s = None if progress is None else progress.heard_of(datacenter).began_s
         return 0 if began_s is None else max(1, self.state.ms_of(began_s))
 
     def _take_report(self, job: GlobalJob, report: ReportAssignment) -> None:
