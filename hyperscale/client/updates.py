@@ -320,6 +320,9 @@ def _with_result(view: WorkflowView, end: WorkflowResult | None) -> WorkflowView
         none=end.none,
         cut=end.cut,
         sent=end.sent,
+        iterations=end.iterations,
+        late=end.late,
+        dropped=end.dropped,
         rate_total=end.rate_per_second,
         requests_total=end.requests_per_second,
     )

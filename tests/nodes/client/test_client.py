@@ -332,7 +332,14 @@ def test_the_last_view_shows_the_numbers_of_the_results() -> None:
     )
     job = JobView(job="dc1.1-abc", status=JobStatus.TIMEOUT, file="shop.py", workflows=[row])
     shop = WorkflowResult(
-        name="Shop", status=RunStatus.TIMEOUT, vus=1, cores=1, elapsed_seconds=2.5, total=9, ok=9
+        name="Shop",
+        status=RunStatus.TIMEOUT,
+        vus=1,
+        cores=1,
+        elapsed_seconds=2.5,
+        total=9,
+        ok=9,
+        iterations=8,
     )
     result = RunResult(
         status=RunStatus.TIMEOUT, file="shop.py", started_at="", elapsed_seconds=3, workflows=[shop]
@@ -340,6 +347,7 @@ def test_the_last_view_shows_the_numbers_of_the_results() -> None:
     view = with_results(display_of(WatchJobUpdate(job=job)), result)
     (end,) = view.workflows
     assert (end.status, end.total, end.elapsed_s, end.error) == ("timeout", 9, 2.5, "late")
+    assert end.iterations == 8
     assert view.elapsed_s == 2.5
 
 
