@@ -9,6 +9,7 @@ ended are ended by the commands of `end_open`, so nothing is dispatched a second
 from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hyperscale._native import GroupImage
 from hyperscale.errors import InputError
@@ -99,17 +100,18 @@ def rebuild(
     for group, replica in replicas.items():
         replica.key_slots = {slot for slot in range(KEY_SLOTS) if owners[slot] == group}
         ended += _end_jobs(replica, end_open)
-    new = Topology(
+    new = replace(
+        topology,
         awaited=1,
-        scope=topology.scope,
         nodes={_VOTER: NodeRecord(number=_VOTER, name=node.name, domain=node.domain, key=node.key)},
         groups={
             number: _record(number, owners, topology, replicas)
             for number in sorted(topology.groups)
         },
+        migrations={},
         owners=owners,
+        nonces={},
         next_node=_VOTER + 1,
-        next_migration=topology.next_migration,
     )
     first = GroupImage.first(MANAGEMENT, [_VOTER], Replica(MANAGEMENT, new).snapshot())
     groups = [RebuiltGroup(first, []), *(_rebuilt(each) for each in replicas.values())]

@@ -76,7 +76,10 @@ def jobs_of(replica: Replica) -> dict[str, str]:
 
 
 def test_the_new_ledger_has_one_voter_and_all_key_slots() -> None:
-    topology, replicas = opened(rebuild(*old_ledger(), NODE, end_open))
+    old, groups = old_ledger()
+    old.registry["datacenter.east"] = b"drained"
+    topology, replicas = opened(rebuild(old, groups, NODE, end_open))
+    assert topology.registry == {"datacenter.east": b"drained"}
     assert [(node.name, node.key) for node in topology.nodes.values()] == [("m0", "k")]
     assert topology.scope == "dc"
     assert {group: record.voters for group, record in topology.groups.items()} == {1: [1], 2: [1]}
