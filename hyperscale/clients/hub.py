@@ -21,6 +21,7 @@ from hyperscale.testing.arguments import DataBytes, DataDict, DataList, DataText
 from hyperscale.testing.protocols import PROTOCOLS, ServiceUrl, protocol_of, split_service_url
 
 if TYPE_CHECKING:
+    from hyperscale.clients.browser import BrowserClient
     from hyperscale.clients.ftp import FTPClient
     from hyperscale.clients.kafka import KafkaClient
     from hyperscale.clients.mongodb import MongoDBClient
@@ -53,6 +54,7 @@ class Client:
         self._room = room
 
     if TYPE_CHECKING:
+        browser: BrowserClient
         ftp: FTPClient
         kafka: KafkaClient
         mongodb: MongoDBClient
@@ -138,10 +140,10 @@ class ClientHub:
         else:
             arg.optimized = arg
 
-    def require(self, protocol: str) -> None:
-        """Import the library of a client. Raises InputError if it is not installed."""
+    async def require(self, protocol: str) -> None:
+        """Prepare a client for its first call. Raises InputError if it cannot work here."""
         if protocol in PROTOCOLS:
-            client_class(protocol)
+            await client_class(protocol).prepare(self._room)
 
     async def _resolve(self, url: ServiceUrl) -> None:
         """Look the hosts up, so that a wrong name ends the run before it starts."""

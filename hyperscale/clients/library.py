@@ -36,7 +36,9 @@ CONNECT_TIMEOUT_S = 10.0
 REQUEST_CHARS_MAX = 200
 
 # Failures at their elapsed time: the others say nothing about how fast the server replies.
-_TIMED = frozenset({"timeout", "server"})
+_TIMED = frozenset({"timeout", "server", "status"})
+# Failures that a server replied with: the connection can be used again.
+_REPLIED = frozenset({"server", "status"})
 
 _R = TypeVar("_R", bound=LibraryResponse)
 Respond = Callable[[Any, int, int | None, int | None], _R]
@@ -49,8 +51,8 @@ class ClientError(Exception):
     """A call without a usable reply.
 
     `error` is its class in the results: dns, connect, tls, auth, timeout, reset, protocol, or
-    server for an error that the server replied with. `code` is the server's own code, if it has
-    one. `request` is the call and the server, without credentials.
+    server for an error that the server replied with, status for that of a page. `code` is the
+    server's own code, if it has one. `request` is the call and the server, without credentials.
     """
 
     def __init__(self, error: str, detail: str, *, request: str, code: str = "") -> None:
@@ -86,6 +88,8 @@ class CallRoom:
     deadlines: Deadlines = field(default_factory=Deadlines)
     reaper: Reaper = field(default_factory=Reaper)
     pools: list[ConnectionPool] = field(default_factory=list)
+    kept: dict[str, Any] = field(default_factory=dict)  # what clients share beyond connections
+    closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)  # of `kept`
     # The pools of all users together, by client, place and options; empty for pools of users.
     shared: dict[Hashable, "Place"] = field(default_factory=dict)
 
@@ -94,6 +98,8 @@ class CallRoom:
         for pool in self.pools:
             pool.close()
         await self.reaper.drain()
+        for close in self.closers:
+            await close()
         self.deadlines.close()
 
 
@@ -120,6 +126,7 @@ class LibraryClient(ABC):
 
     __slots__ = ("_places", "_room")
     protocol: ClassVar[str]  # its row in PROTOCOLS
+    connect_timeout_s: ClassVar[float] = CONNECT_TIMEOUT_S
 
     def __init__(self, room: CallRoom) -> None:
         self._room = room
@@ -139,6 +146,10 @@ class LibraryClient(ABC):
     @abstractmethod
     async def ping(self, url: str, *, timeout: str | float | None = None) -> LibraryResponse:
         """Make one cheap round trip; the value of the response describes the server."""
+
+    @classmethod  # noqa: B027 - most clients need nothing
+    async def prepare(cls, room: CallRoom) -> None:
+        """Start what all calls use, before the load. Raises InputError if that is not possible."""
 
     def _describe(self, operation: Operation, args: tuple[Any, ...]) -> str:
         """Return what a call asked for, for messages about its failure."""
@@ -240,7 +251,7 @@ class LibraryClient(ABC):
         try:
             async with room.connecting:
                 connecting_ns = perf_counter_ns()
-                async with asyncio.timeout(min(CONNECT_TIMEOUT_S, timeout_s)):
+                async with asyncio.timeout(min(self.connect_timeout_s, timeout_s)):
                     connection = await self._connect(place.url, place.options)
         except BaseException:
             pool.leave()
@@ -259,7 +270,7 @@ class LibraryClient(ABC):
         """Give the connection back, or close it; returns the failure, None if it is no failure."""
         meaning = self._classify(error) if isinstance(error, Exception) else None
         if connection is not None:
-            if meaning is not None and meaning.error == "server":
+            if meaning is not None and meaning.error in _REPLIED:
                 place.pool.put(connection)
             else:
                 place.pool.discard(connection)

@@ -100,7 +100,7 @@ async def prepare_slot(
     hub = ClientHub(assignment.plan, recorder, trace=trace, show=show)
     hooks: LifecycleHooks | None = None
     try:
-        _require_libraries(assignment, design, hub)
+        await _prepare_clients(assignment, design, hub)
         await _prepare_arguments(assignment, design, hub)
         received = decode_received(assignment.context)
         uses = unpack_uses(received)
@@ -180,12 +180,12 @@ def _load_blueprint(assignment: PrepareSlot) -> Blueprint:
     return blueprint(cls, assignment.plan, files=mounted_files())
 
 
-def _require_libraries(assignment: PrepareSlot, design: Blueprint, hub: ClientHub) -> None:
+async def _prepare_clients(assignment: PrepareSlot, design: Blueprint, hub: ClientHub) -> None:
     """Import the libraries of the clients that the steps return results of."""
     for hook in (hook for layer in design.layers for hook in layer):
         if hook.protocol is not None:
             try:
-                hub.require(hook.protocol)
+                await hub.require(hook.protocol)
             except InputError as error:
                 where = f"{display_path(assignment.file)}: {design.plan.name}.{hook.name}"
                 raise InputError(f"{where}: {error.message}", hint=error.hint) from error

@@ -12,6 +12,7 @@ from hyperscale.graph.analysis import analyse
 from hyperscale.graph.planning import plan_workflow, wrap_default
 from hyperscale.graph.reading import ReadHook, read
 from hyperscale.graph.static_steps import NotStatic, StaticCall
+from hyperscale.graph.vitals import VitalMetric, vital_metrics
 from hyperscale.graph.workflow import Workflow
 from hyperscale.plan import RECORDED, MetricKind, Per, StepKind, WorkflowPlan
 from hyperscale.plan.dag import layers
@@ -119,10 +120,29 @@ def blueprint(
             tuple(hooks[name] for name in layer) for layer in layers(reading.step_order())
         ),
         checks=_of(hooks, StepKind.CHECK),
-        metrics=_of(hooks, StepKind.METRIC),
+        metrics=(*_of(hooks, StepKind.METRIC), *map(_vital_hook, vital_metrics(reading))),
         setups=_of(hooks, StepKind.SETUP),
         teardowns=_of(hooks, StepKind.TEARDOWN),
         states=reading.states,
+    )
+
+
+def _vital_hook(vital: VitalMetric) -> Hook:
+    return Hook(
+        name=vital.name,
+        kind=StepKind.METRIC,
+        function=vital.reader(),
+        is_async=False,
+        after=(vital.step,),
+        optimized={},
+        injected=(vital.step,),
+        accept=None,
+        sees_body=False,
+        metric_kind=vital.kind,
+        static=NotStatic.UNKNOWN_SOURCE,
+        protocol=None,
+        owes=None,
+        per=Per.WORKFLOW,
     )
 
 

@@ -19,6 +19,7 @@ from hyperscale.graph.mixing import split_mix
 from hyperscale.graph.reading import ReadHook, Reading, ReadParameter, display_path, read
 from hyperscale.graph.settings import read_settings
 from hyperscale.graph.validation import validate
+from hyperscale.graph.vitals import vital_metrics
 from hyperscale.graph.workflow import Workflow
 from hyperscale.plan import (
     RECORDED,
@@ -124,7 +125,8 @@ def plan_workflow(reading: Reading, overrides: Overrides | None = None) -> Workf
             MetricPlan(name=hook.name, kind=hook.metric_kind)
             for hook in reading.hooks
             if hook.metric_kind is not None
-        ),
+        )
+        + tuple(MetricPlan(name=vital.name, kind=vital.kind) for vital in vital_metrics(reading)),
         states=tuple(_plan_state(hook) for hook in reading.states),
         hosts=_hosts(reading, files),
         files=files,

@@ -10,6 +10,7 @@ from hyperscale.graph.hooks import Declared
 from hyperscale.graph.load_settings import read_load
 from hyperscale.graph.reading import Reading
 from hyperscale.graph.values import parse_choice
+from hyperscale.graph.vitals import vital_metrics
 from hyperscale.graph.workflow import COMING_ATTRIBUTES, VU_ATTRIBUTES, Workflow
 from hyperscale.plan import RECORDED, Connections, Priority, WorkflowPlan
 from hyperscale.plan.thresholds import threshold_plans
@@ -40,7 +41,8 @@ def read_settings(reading: Reading, *, vus: object = None, duration: object = No
             cls.thresholds,
             where=at("thresholds"),
             steps=[hook.name for hook in reading.hooks if hook.kind in RECORDED],
-            metrics={hook.name: hook.metric_kind for hook in reading.hooks if hook.metric_kind},
+            metrics={hook.name: hook.metric_kind for hook in reading.hooks if hook.metric_kind}
+            | {vital.name: vital.kind for vital in vital_metrics(reading)},
             is_open=load["is_open"],
         ),
         allow_failures=_parse_flag(cls.allow_failures, where=at("allow_failures")),

@@ -98,6 +98,13 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
             Protocol(
                 "sftp", "asyncssh", "ssh", {"sftp": 22}, "sftp://user:password@host/directory"
             ),
+            Protocol(
+                "browser",
+                "playwright",
+                "browser",
+                {"http": 80, "https": 443},
+                "https://shop.test/",
+            ),
             Protocol("scp", "asyncssh", "ssh", {"scp": 22}, "scp://user:password@host/directory"),
         )
     }
@@ -105,7 +112,9 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
 
 
 def protocol_of(scheme: str) -> Protocol | None:
-    """Return the protocol whose URLs have this scheme."""
+    """Return the protocol whose URLs have this scheme; None for those of HTTP."""
+    if scheme in ("http", "https"):  # of the browser as well, which is asked for by name
+        return None
     return next((row for row in PROTOCOLS.values() if scheme in row.ports), None)
 
 

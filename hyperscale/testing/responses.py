@@ -309,3 +309,61 @@ class SCPResponse(TransferResponse):
 
     __slots__ = ()
     protocol = "scp"
+
+
+def _seconds(name: str) -> property:
+    """Return a property of a page's time, in seconds; None if the browser has not measured it."""
+
+    def read(result: "PlaywrightResult") -> float | None:
+        value: float | None = result.value.get(name) if isinstance(result.value, dict) else None
+        return None if value is None else value / 1000
+
+    return property(read)
+
+
+class PlaywrightResult(LibraryResponse):
+    """A page that a browser has loaded: its times as the browser measured them.
+
+    The web vitals are metrics of their own in the results: `vitals` names them.
+    """
+
+    __slots__ = ()
+    protocol = "browser"
+    vitals: ClassVar[Sequence[str]] = ("ttfb_s", "fcp_s", "lcp_s", "inp_s", "cls")
+
+    ttfb_s = _seconds("ttfb")
+    dom_content_loaded_s = _seconds("dom")
+    load_s = _seconds("load")
+    fcp_s = _seconds("fcp")  # first contentful paint
+    lcp_s = _seconds("lcp")  # largest contentful paint so far
+    inp_s = _seconds("inp")  # interaction to next paint; None without an interaction
+
+    @property
+    def cls(self) -> float | None:
+        """The cumulative layout shift so far."""
+        found: float | None = self._seen("cls")
+        return found
+
+    @property
+    def status(self) -> int:
+        return int(self._seen("status") or 0)
+
+    @property
+    def url(self) -> str:
+        """The address of the page in the end, after redirects and clicks."""
+        return str(self._seen("url") or "")
+
+    @property
+    def title(self) -> str:
+        return str(self._seen("title") or "")
+
+    @property
+    def requests(self) -> int:
+        """How many requests the page has made, itself included."""
+        return int(self._seen("requests") or 0)
+
+    def _seen(self, name: str) -> Any:
+        return self.value.get(name) if isinstance(self.value, dict) else None
+
+    def __repr__(self) -> str:
+        return f"<PlaywrightResult {self.status} {self.url} {self.title!r}>"

@@ -165,12 +165,6 @@ class TCPResponse(CallResult):
     comes_with = "TCP"
 
 
-class PlaywrightResult(CallResult):
-    """A result of a Playwright client, which does not exist yet; no step can return it."""
-
-    comes_with = "Playwright"
-
-
 class CheckMark:
     """Marks a return annotation as a check's."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, cast
+from urllib.parse import urljoin
 
 from hyperscale.clients import Client
 from hyperscale.testing.responses import LibraryResponse
@@ -11,6 +12,7 @@ from tests.services.brokers import Kafka, Mosquitto, RabbitMQ
 from tests.services.databases import FerretDB, MariaDB, Postgres, Redis
 from tests.services.files import FTPServer, OpenSSH
 from tests.services.mail import MailServer
+from tests.services.pages import WebSite
 
 Call = Callable[[Client, str, Any], Awaitable[LibraryResponse]]
 
@@ -26,6 +28,8 @@ class Contract:
     reads: Callable[[LibraryResponse], Any]  # that number
     count: Callable[[Any], int]  # calls of `step` that the server has counted
     has_login: bool = True
+    patience: int = 1  # how many times longer than most a call may take on a busy machine
+    users: int = 8
     replies: Callable[[int], Any] = int  # what `reads` gives for a number
     errors: frozenset[str] = frozenset({"connect", "reset", "timeout"})  # while it is down
 
@@ -175,6 +179,17 @@ CONTRACTS = {
             reads=lambda response: int(response.value),
             count=lambda service: cast(OpenSSH, service).uploads(),
             has_login=False,  # with a key: see test_sftp.py
+        ),
+        Contract(
+            name="browser",
+            response="PlaywrightResult",
+            step="self.client.browser.visit(url)",
+            call=lambda client, url, n: client.browser.visit(urljoin(url, str(n))),
+            reads=lambda response: int(cast(Any, response).title),
+            count=lambda service: cast(WebSite, service).visits(),
+            has_login=False,
+            patience=5,
+            users=2,
         ),
     )
 }

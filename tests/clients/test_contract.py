@@ -83,15 +83,17 @@ def test_counts_equal_those_of_the_server(name: str, service: GetService, tmp_pa
         f"from hyperscale.testing import URL, {contract.response}\n\n\n"
         f"class Load(Workflow):\n"
         f"    vus = 4\n"
+        f'    grace = "20s"\n'  # so that no call is cut on its way
         f"    @step()\n"
         f"    async def call(self, url: URL = {server.client_url!r}) -> {contract.response}:\n"
         f"        return await {contract.step}\n"
     )
     before = contract.count(server)
-    done = run("run", "load.py", "--duration", "2s", "--json", "r.json", cwd=tmp_path)
+    length = f"{2 * contract.patience}s"
+    done = run("run", "load.py", "--duration", length, "--json", "r.json", cwd=tmp_path)
     assert done.code == 0, done.stdout + done.stderr
     step = results(tmp_path / "r.json")["workflows"][0]["steps"][0]
-    assert step["ok"] > 10
+    assert step["ok"] > 10 / contract.patience
     assert step["failed"] == 0, step
     assert step["sent"] == contract.count(server) - before
     assert step["ok"] + step["cut"] == step["sent"]
@@ -106,15 +108,15 @@ def test_replies_reach_the_call_that_asked(
     contract, server = CONTRACTS[name], service(name)
 
     async def main() -> None:
-        async with opened(policy) as (hub, _):
-            users = [hub.client(vu) for vu in range(8)]
+        async with opened(policy, timeout_s=10.0 * contract.patience) as (hub, _):
+            users = [hub.client(vu) for vu in range(contract.users)]
 
             async def ask(vu: int) -> None:
                 for n in range(5):
                     number = vu * 100 + n
                     assert await reply(contract, users[vu], server.client_url, number) == number
 
-            await asyncio.gather(*(ask(vu) for vu in range(8)))
+            await asyncio.gather(*(ask(vu) for vu in range(contract.users)))
             open_now = server.connections()
             most = {Connections.PER_VU: 8, Connections.SHARED: 8}.get(policy, 0)
             if name in _ONE_SOCKET:
@@ -135,7 +137,7 @@ def test_a_call_that_times_out_or_is_cut_leaves_no_broken_connection(
     contract, server = CONTRACTS[name], service(name)
 
     async def main() -> None:
-        async with opened(Connections.SHARED) as (hub, _):
+        async with opened(Connections.SHARED, timeout_s=10.0 * contract.patience) as (hub, _):
             client = hub.client(0)
             assert await reply(contract, client, server.client_url, 1) == 1
             server.pause()
@@ -151,7 +153,7 @@ def test_a_call_that_times_out_or_is_cut_leaves_no_broken_connection(
                 assert failed.value.error == "timeout"
             finally:
                 server.resume()
-            hub._room.timeout_s = 10.0
+            hub._room.timeout_s = 10.0 * contract.patience
             for number in range(4, 9):
                 assert await reply(contract, client, server.client_url, number) == number
         await until(lambda: server.connections() == 0)
@@ -166,7 +168,7 @@ def test_a_killed_server_gives_classified_errors_and_calls_recover(
     contract, server = CONTRACTS[name], service(name)
 
     async def main() -> None:
-        async with opened(timeout_s=2.0) as (hub, _):
+        async with opened(timeout_s=2.0 * contract.patience) as (hub, _):
             ended = asyncio.Event()
             errors: collections.Counter[str] = collections.Counter()
             messages: set[str] = set()
@@ -185,13 +187,13 @@ def test_a_killed_server_gives_classified_errors_and_calls_recover(
                         await asyncio.sleep(0.01)  # a refused connection costs no time
 
             async with asyncio.TaskGroup() as tasks:
-                users = [tasks.create_task(use(vu)) for vu in range(4)]
-                await until(lambda: replies >= 8)
+                users = [tasks.create_task(use(vu)) for vu in range(contract.users // 2)]
+                await until(lambda: replies >= 8, within_s=20.0 * contract.patience)
                 await asyncio.to_thread(server.kill)
                 await until(lambda: sum(errors.values()) >= 4)
                 await asyncio.to_thread(server.start)
                 back = replies
-                await until(lambda: replies >= back + 8, within_s=40.0)
+                await until(lambda: replies >= back + 8, within_s=40.0 * contract.patience)
                 ended.set()
                 await asyncio.gather(*users)
             assert set(errors) <= contract.errors, "\n".join(sorted(messages))
@@ -206,7 +208,7 @@ def test_errors_before_the_request_are_told_apart(name: str, service: GetService
     contract, server = CONTRACTS[name], service(name)
 
     async def main() -> None:
-        async with opened() as (hub, _):
+        async with opened(timeout_s=10.0 * contract.patience) as (hub, _):
             client = hub.client(0)
 
             async def error_of(url: str) -> str:
@@ -242,7 +244,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("http://127.0.0.1/", "scheme 'http'"),
+        ("gopher://127.0.0.1/", "scheme 'gopher'"),
         ("127.0.0.1", "no scheme"),
         ("{scheme}://", "no host"),
         ("{scheme}://127.0.0.1:99999/", "Port out of range"),

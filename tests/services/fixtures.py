@@ -24,13 +24,14 @@ from tests.services.monitoring import (
     Pushgateway,
     StatsD,
 )
+from tests.services.pages import WebSite
 from tests.services.recording import RECORDINGS
 
 SERVICES: dict[str, type[Service]] = {
     each.name: each
     for each in (
         *(Postgres, MariaDB, Redis, FerretDB, Kafka, RabbitMQ, Mosquitto),
-        *(MailServer, FTPServer, OpenSSH, OpenSSHCopies),
+        *(MailServer, FTPServer, OpenSSH, OpenSSHCopies, WebSite),
         *(InfluxDB, Prometheus, Pushgateway, Graphite, Netdata, StatsD),
         *(Moto, CloudStorage, BigTable, Cassandra),
         *RECORDINGS,
