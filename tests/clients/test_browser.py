@@ -89,7 +89,8 @@ def test_web_vitals_are_metrics_that_thresholds_can_use(
     )
     done = run("run", "pages.py", "--json", "r.json", cwd=tmp_path)
     assert done.code == 1, done.stdout + done.stderr
-    workflow = results(tmp_path / "r.json")["workflows"][0]
+    result = results(tmp_path / "r.json")
+    workflow = result["workflows"][0]
     metrics = {metric["name"]: metric for metric in workflow["metrics"]}
     assert {name for name, metric in metrics.items() if metric["count"] == 3} >= {
         "home_ttfb",
@@ -98,5 +99,5 @@ def test_web_vitals_are_metrics_that_thresholds_can_use(
         "home_cls",
     }
     assert metrics["home_lcp"]["kind"] == "timer"
-    verdicts = {each["name"]: each["passed"] for each in workflow["thresholds"]}
+    verdicts = {each["name"]: each["passed"] for each in result["thresholds"]}
     assert verdicts == {"home_lcp.p95": False, "home_cls.max": True}

@@ -20,10 +20,8 @@ def test_an_example_passes_on_its_server(
     file = str(EXAMPLES / f"{name}.py")
     url = service(name).client_url
     length = "10s" if name == "browser" else "1s"  # a page takes seconds on a busy machine
-    done = run(
-        *("run", file, "--set", f"url={url}", "--duration", length, "--json", "r.json"),
-        cwd=tmp_path,
-    )
+    flags = ("--set", f"url={url}", "--duration", length, "--json", "r.json")
+    done = run("run", file, *flags, cwd=tmp_path)
     assert done.code == 0, done.stdout + done.stderr
     assert "sesame" not in done.stdout + done.stderr
     for workflow in results(tmp_path / "r.json")["workflows"]:

@@ -40,7 +40,6 @@ def test_plugins_and_the_runner_have_the_import_paths_of_published_tests() -> No
 
 COMING = (
     "GRPCResponse GraphQLResponse HTTP2Response HTTP3Response "
-    "PlaywrightResult "
     "TCPResponse UDPResponse WebsocketResponse"
 )
 
