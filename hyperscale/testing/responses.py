@@ -311,14 +311,14 @@ class SCPResponse(TransferResponse):
     protocol = "scp"
 
 
-def _seconds(name: str) -> property:
+def _seconds(name: str, about: str) -> property:
     """Return a property of a page's time, in seconds; None if the browser has not measured it."""
 
     def read(result: "PlaywrightResult") -> float | None:
         value: float | None = result.value.get(name) if isinstance(result.value, dict) else None
         return None if value is None else value / 1000
 
-    return property(read)
+    return property(read, doc=about)
 
 
 class PlaywrightResult(LibraryResponse):
@@ -331,12 +331,12 @@ class PlaywrightResult(LibraryResponse):
     protocol = "browser"
     vitals: ClassVar[Sequence[str]] = ("ttfb_s", "fcp_s", "lcp_s", "inp_s", "cls")
 
-    ttfb_s = _seconds("ttfb")
-    dom_content_loaded_s = _seconds("dom")
-    load_s = _seconds("load")
-    fcp_s = _seconds("fcp")  # first contentful paint
-    lcp_s = _seconds("lcp")  # largest contentful paint so far
-    inp_s = _seconds("inp")  # interaction to next paint; None without an interaction
+    ttfb_s = _seconds("ttfb", "Seconds to the first byte of the page.")
+    dom_content_loaded_s = _seconds("dom", "Seconds until the page was parsed.")
+    load_s = _seconds("load", "Seconds until the page and its parts had loaded.")
+    fcp_s = _seconds("fcp", "Seconds to the first contentful paint.")
+    lcp_s = _seconds("lcp", "Seconds to the largest contentful paint so far.")
+    inp_s = _seconds("inp", "Seconds from an interaction to the next paint; None without one.")
 
     @property
     def cls(self) -> float | None:
@@ -346,6 +346,7 @@ class PlaywrightResult(LibraryResponse):
 
     @property
     def status(self) -> int:
+        """The HTTP status of the page."""
         return int(self._seen("status") or 0)
 
     @property
@@ -355,6 +356,7 @@ class PlaywrightResult(LibraryResponse):
 
     @property
     def title(self) -> str:
+        """The title of the page in the end."""
         return str(self._seen("title") or "")
 
     @property
