@@ -20,7 +20,6 @@ _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 
 class Kafka(Service):
     name = "kafka"
-    start_s = 60.0
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
