@@ -31,6 +31,8 @@ from hyperscale.config.addresses import DEFAULT_PORT, format_address, parse_addr
 from hyperscale.config.loading import node_config
 from hyperscale.config.schema import GATE_PORT, NodeConfig
 from hyperscale.errors import InputError, RunError
+from hyperscale.gates.messages import AskDatacenter, AskDatacenterReply
+from hyperscale.wire.registry import REGISTRY
 
 _REPEAT_S = 30.0
 _WAITING_NOTE_S = 1.5
@@ -197,6 +199,7 @@ def add_query_flags(parser: argparse.ArgumentParser, *, timeout: str = "10s") ->
     add(
         "--connect",
         "--manager",
+        "--gate",
         metavar="HOST:PORT",
         action="append",
         default=[],
@@ -204,13 +207,26 @@ def add_query_flags(parser: argparse.ArgumentParser, *, timeout: str = "10s") ->
         f"./hyperscale-cluster if there is one, else 127.0.0.1:{DEFAULT_PORT})",
     )
     add("--dir", metavar="DIR", help="query the gates or managers of the local cluster in DIR")
+    about = "ask the managers of this datacenter; the node that is queried is a gate"
+    add("--datacenter", metavar="NAME", help=about)
     add("--json", action="store_true", help="print JSON")
     add("--timeout", metavar="D", default=timeout, help="how long to wait (default: %(default)s)")
     add_connection_flags(parser, key_flags=("--key", "--certificate-key"))
 
 
 def query_node(args: argparse.Namespace, request: Struct, reply_type: type[_R]) -> _R:
-    """Send the request to the nodes of the command line, in order, and return the first reply."""
+    """Send the request to the nodes of the command line, in order, and return the first reply; or
+    have a gate send it to the datacenter of the command line."""
+    if args.datacenter is None:
+        return _query(args, request, reply_type)
+    asked = AskDatacenter(datacenter=args.datacenter, request=REGISTRY.pack(request))
+    reply = REGISTRY.unpack(_query(args, asked, AskDatacenterReply).reply)
+    if not isinstance(reply, reply_type):
+        raise RunError(f"the gate answered with {type(reply).__name__}")
+    return reply
+
+
+def _query(args: argparse.Namespace, request: Struct, reply_type: type[_R]) -> _R:
     _silence_log()
     directory = find_local_cluster(args.dir, args.connect, flag="--connect")
     config, addresses = nodes_to_query(args, directory)

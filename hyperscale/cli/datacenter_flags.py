@@ -4,10 +4,14 @@ import argparse
 from typing import Any
 
 from hyperscale.cli.parser import whole_number
+from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
 from hyperscale.gates.committed.transitions import DATACENTERS_MAX
 
-_FLAGS = ("datacenter", "datacenters", "fallback", "all_or_nothing", "vus_per_datacenter")
+_FLAGS = (
+    *("datacenter", "datacenters", "fallback", "all_or_nothing", "vus_per_datacenter"),
+    *("start_timeout", "lost_after"),
+)
 
 
 def add_datacenter_flags(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +25,10 @@ def add_datacenter_flags(parser: argparse.ArgumentParser) -> None:
     add("--all-or-nothing", action="store_true", help=about)
     about = "run all virtual users in every datacenter (default: split them)"
     add("--vus-per-datacenter", action="store_true", help=about)
+    about = "how long those that are ready wait for the others to start together (default: 30s)"
+    add("--start-timeout", metavar="D", help=about)
+    about = "how long after its own deadline a silent datacenter is given up (default: 2m)"
+    add("--lost-after", metavar="D", help=about)
 
 
 def datacenter_options(args: argparse.Namespace, *, has_gates: bool) -> dict[str, Any]:
@@ -38,7 +46,13 @@ def datacenter_options(args: argparse.Namespace, *, has_gates: bool) -> dict[str
     count = 1
     if args.datacenters is not None:
         count = whole_number(args.datacenters, "--datacenters", most=DATACENTERS_MAX)
+    waits = {}
+    for flag in ("start_timeout", "lost_after"):
+        if (given_s := getattr(args, flag)) is not None:
+            parse_duration_s(given_s, where=f"--{flag.replace('_', '-')}")
+            waits[flag] = given_s
     return {
+        **waits,
         "target_datacenters": args.datacenter,
         "datacenter_count": count,
         "fallback": args.fallback,

@@ -45,6 +45,8 @@ data directory. A manager need not be drained for a restart, such as an upgrade.
 
 examples:
   hyperscale drain worker-2 --dir hyperscale-cluster
+  hyperscale drain worker-2 --gate 10.0.0.7:9300 --datacenter east
+  hyperscale drain gate-2 --gate 10.0.0.7:9300
   hyperscale drain manager-3 --manager 10.0.0.5:9000 --secret-file cluster.secret --no-wait
 
 exit codes: 0 the node may be stopped (with --no-wait: it drains), 2 invalid input or no such node,
@@ -67,8 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    workers = {row.worker: row for row in query_node(args, ListWorkers(), ListWorkersReply).workers}
+    rows = query_node(args, ListWorkers(), ListWorkersReply).workers
+    workers = {row.worker: row for row in rows}
     if args.node in workers:
+        _choose_datacenter(args, [row for row in rows if row.worker == args.node])
         _drain_worker(args, workers[args.node])
         return 0
     status = partial(query_node, args, GetLedgerStatus(), GetLedgerStatusReply)
@@ -90,6 +94,18 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             print(f"{args.node} {_REMOVED}")
     return 0
+
+
+def _choose_datacenter(args: argparse.Namespace, rows: list[WorkerRow]) -> None:
+    """Send what follows to the datacenter of a worker that a gate listed."""
+    if args.datacenter is None and rows[0].datacenter:
+        if len(rows) > 1:
+            where = ", ".join(sorted(row.datacenter for row in rows))
+            raise InputError(
+                f"several datacenters have a worker {args.node!r}: {where}",
+                hint="name one with --datacenter",
+            )
+        args.datacenter = rows[0].datacenter
 
 
 def _drain_worker(args: argparse.Namespace, row: WorkerRow) -> None:

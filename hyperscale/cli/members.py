@@ -21,6 +21,8 @@ progress for a while), hold (not ready), drain (stuck), evict.
 examples:
   hyperscale members --connect 127.0.0.1:9000
   hyperscale members --dir hyperscale-cluster
+  hyperscale members --gate 10.0.0.7:9300                        the gates
+  hyperscale members --gate 10.0.0.7:9300 --datacenter east      managers and workers there
   hyperscale members --connect 10.0.0.5:9000 --secret-file cluster.secret --json
 
 exit codes: 0 shown, 2 invalid input, 3 no node could be reached

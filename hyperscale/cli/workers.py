@@ -14,6 +14,7 @@ EPILOG = f"""\
 examples:
   hyperscale workers
   hyperscale workers --json
+  hyperscale workers --gate 10.0.0.7:9300      those of every datacenter
 
 exit codes: 0 shown, 2 invalid input, 3 no manager could be reached
 """
@@ -30,21 +31,26 @@ def run(args: argparse.Namespace) -> int:
     for row in reply.workers:
         for reason in row.unfit:
             print_warning(f"{row.worker} gets no work: {reason}")
+    for name in reply.missing:
+        print_warning(f"datacenter {name} did not answer the gate: its workers are not listed")
     if reply.unknown:
         print_warning(f"{', '.join(reply.unknown)}: it is not known at the moment what runs there")
     return 0
 
 
 def _text(reply: ListWorkersReply) -> str:
+    has_gate = any(row.datacenter for row in reply.workers)
     rows = [
         (
+            *((row.datacenter,) if has_gate else ()),
             *(row.worker, _state(row), row.address),
             *(str(row.cores), "0" if row.is_draining or row.unfit else str(row.free)),
             "; ".join(map(_attempt, row.attempts)),
         )
-        for row in sorted(reply.workers, key=lambda row: row.worker)
+        for row in sorted(reply.workers, key=lambda row: (row.datacenter, row.worker))
     ]
-    return table(("WORKER", "STATE", "ADDRESS", "CORES", "FREE", "ATTEMPTS"), rows)
+    head = ("DATACENTER",) if has_gate else ()
+    return table((*head, "WORKER", "STATE", "ADDRESS", "CORES", "FREE", "ATTEMPTS"), rows)
 
 
 def _state(row: WorkerRow) -> str:

@@ -171,6 +171,8 @@ class HyperscaleClient:
         fallback: bool = False,
         on_datacenter_lost: str = "best_effort",
         vus_per_datacenter: bool = False,
+        start_timeout: str | float = 30.0,
+        lost_after: str | float = 120.0,
         on_isolation: str = "stop",
         log_level: str = "info",
         static: bool = True,
@@ -190,7 +192,9 @@ class HyperscaleClient:
         `datacenter_count` datacenters. Named ones are replaced by others only with `fallback`. If
         a datacenter does not complete, the others go on (`on_datacenter_lost="best_effort"`) or
         are stopped ("all_or_nothing"). Virtual users and iterations are split over datacenters,
-        unless `vus_per_datacenter`. While the cluster has no
+        unless `vus_per_datacenter`. After `start_timeout` datacenters that are ready start without
+        the others; `lost_after` its own deadline, a silent datacenter is given up. While the
+        cluster has no
         room for another job, the client tries again until `submit_timeout`. Callbacks may be
         coroutine functions.
         """
@@ -211,6 +215,8 @@ class HyperscaleClient:
                 fallback=fallback,
                 on_datacenter_lost=on_datacenter_lost,
                 vus_per_datacenter=vus_per_datacenter,
+                start_timeout=start_timeout,
+                lost_after=lost_after,
                 on_isolation=on_isolation,
                 log_level=log_level,
                 static=static,

@@ -188,11 +188,13 @@ async def operator_connection(
         unreachable = RunError(f"{where} cannot be reached: {dial_reason(error)}", hint=_HTTP)
         raise user_error((host, port), error) or unreachable from error
     except RemoteError as error:
-        if error.code is RemoteErrorCode.UNKNOWN_MESSAGE:
+        if error.code in (RemoteErrorCode.UNKNOWN_MESSAGE, RemoteErrorCode.UNHANDLED):
             raise RunError(
                 f"{where} is a node of a role that does not answer this question",
-                hint="give the address of a manager",
+                hint="give the address of a manager or, with --datacenter, of a gate",
             ) from error
+        if error.code is RemoteErrorCode.INVALID:
+            raise InputError(error.message, hint=error.hint) from error
         raise RunError(f"{where}: {error}") from error
     except (OSError, CallError) as error:
         raise RunError(

@@ -143,4 +143,6 @@ def across_of(job: JobSubmission, datacenters: Sequence[str]) -> GlobalOptions:
         fallback=job.fallback,
         policy=LossPolicy(job.on_datacenter_lost),
         vus_per_datacenter=job.vus_per_datacenter,
+        start_timeout_s=parse_duration_s(job.start_timeout, where="start_timeout"),
+        lost_after_s=parse_duration_s(job.lost_after, where="lost_after"),
     )

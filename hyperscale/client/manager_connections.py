@@ -79,8 +79,8 @@ class NoAnswerError(RunError):
 
     def __init__(self, message: str, *, flags: str = "") -> None:
         hint = (
-            "more than half of the managers must be up and reach each other, and this client must "
-            f"know one of them; 'hyperscale members{flags}' shows which nodes are up"
+            "more than half of the managers or gates must be up and reach each other, and this "
+            f"client must know one of them; 'hyperscale members{flags}' shows which nodes are up"
         )
         super().__init__(message, hint=hint)
 

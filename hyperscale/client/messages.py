@@ -134,6 +134,7 @@ class WatchJob(Struct, frozen=True, kw_only=True):
     The stream breaks when the job gets another leader: watch again, through any manager."""
 
     job: str
+    is_output_only: bool = False  # no live numbers: a gate has them already
 
 
 @message(kind=458, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
@@ -225,6 +226,7 @@ class WorkerRow(Struct, frozen=True, kw_only=True):
     is_draining: bool = False
     attempts: list[WorkerAttempt] = field(default_factory=list)
     unfit: tuple[str, ...] = ()  # why it gets no part, as found by itself
+    datacenter: str = ""  # if a gate lists it
 
 
 @message(kind=465, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
@@ -235,6 +237,8 @@ class ListWorkersReply(Struct, frozen=True, kw_only=True):
     unknown: list[str] = field(default_factory=list)
     """Live workers whose `attempts` are missing: they have not reported to the allocator yet, or
     the allocator did not answer."""
+    missing: list[str] = field(default_factory=list)
+    """Datacenters that did not answer the gate."""
 
 
 @message(kind=466, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_ASKING)

@@ -79,7 +79,7 @@ def _datacenter(job: Job, record: DatacenterRecord) -> DatacenterResult:
         elapsed_seconds=record.elapsed_s,
         began_seconds=record.began_s,
         joined_late=record.joined_late,
-        late=record.is_late,
+        late=bool(record.late_result),
         replaces=record.replaces,
         replaced_by=record.replaced_by,
         workflows=workflow_results(_outcomes(end)),
@@ -88,6 +88,7 @@ def _datacenter(job: Job, record: DatacenterRecord) -> DatacenterResult:
 
 
 def _part_of(job: Job, record: DatacenterRecord) -> Job:
+    source = decode_job(record.late_result) if record.late_result else job
     # Thresholds hold for the job as a whole, so a datacenter has none.
     plans = tuple(
         msgspec.structs.replace(plan, vus=record.vus.get(plan.name, 0), thresholds=())
@@ -98,7 +99,7 @@ def _part_of(job: Job, record: DatacenterRecord) -> Job:
         plan=msgspec.structs.replace(job.plan, workflows=plans),
         workflows={
             name: datacenter_share(workflow, record.datacenter)
-            for name, workflow in job.workflows.items()
+            for name, workflow in source.workflows.items()
         },
     )
 

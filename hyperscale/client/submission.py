@@ -52,6 +52,8 @@ class JobSubmission:
     fallback: bool = False
     on_datacenter_lost: str = "best_effort"
     vus_per_datacenter: bool = False
+    start_timeout: str | float = 30.0
+    lost_after: str | float = 120.0
     on_isolation: str = "stop"
     log_level: str = "info"
     static: bool = True

@@ -238,3 +238,17 @@ class RouteJobReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     refused: str = ""
     hint: str = ""
     is_retryable: bool = False
+
+
+@message(kind=530, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_ASKING)
+class AskDatacenter(Struct, frozen=True, kw_only=True):
+    """Pass a request on to a manager of a datacenter: one that the sender may make itself.
+    -> AskDatacenterReply"""
+
+    datacenter: str
+    request: bytes  # packed with its kind
+
+
+@message(kind=531, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_GATES)
+class AskDatacenterReply(Struct, frozen=True, kw_only=True):
+    reply: bytes  # packed with its kind

@@ -5,10 +5,16 @@ there. The merged record has one part per datacenter. It is a record like that o
 reads records needs to know nothing of datacenters, and totals come from the one merge.
 """
 
+import math
+from collections.abc import Sequence
+
 import msgspec
 from msgspec.structs import replace
 
-from hyperscale.gates.committed.state import AssignmentStatus, DatacenterAssignment, GlobalJob
+from hyperscale.gates.committed.events import DatacenterFinished
+from hyperscale.gates.committed.state import DatacenterAssignment, GlobalJob
+from hyperscale.gates.owner.datacenter_statistics import DatacenterStatistics
+from hyperscale.gates.slices import sliced
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.outcome import JobEnd, outcome_of
 from hyperscale.jobs.committed.state import (
@@ -22,6 +28,9 @@ from hyperscale.jobs.committed.state import (
     WorkflowStatus,
     decode_job,
 )
+from hyperscale.jobs.leader.gaps import RATE_PER_CORE_MAX, UnreportedLoad
+from hyperscale.jobs.leader.statistics import WorkflowStatistics
+from hyperscale.plan import WorkflowPlan
 from hyperscale.plan.status import PartStatus
 
 _SERIES_S = 24 * 3600
@@ -130,16 +139,14 @@ def datacenter_share(workflow: WorkflowState, datacenter: str) -> WorkflowState:
     )
 
 
-def merged_record(job: GlobalJob) -> Job:
+def merged_record(job: GlobalJob, late: Sequence[DatacenterFinished] = ()) -> Job:
     """Return the results of all datacenters as the record of one job.
 
-    Times of a datacenter count from the start of its part, so its clock does not matter.
+    Times of a datacenter count from the start of its part, so its clock does not matter. Results
+    that came `late`, after the end of the job, are shown and are in no total.
     """
-    counted = [
-        each
-        for each in job.assignments
-        if each.status is AssignmentStatus.FINISHED and each.result and not each.is_late
-    ]
+    counted = [each for each in job.assignments if each.has_ended and each.result]
+    of_late = {event.datacenter: event for event in late}
     records = {each.datacenter: decode_job(each.result) for each in counted}
     times = replace(job.times, started_ms=job.started_ms or job.submitted_ms)
     started_ms = times.started_ms
@@ -159,12 +166,16 @@ def merged_record(job: GlobalJob) -> Job:
         stop=job.stop,
         reason=job.reason,
         times=times,
-        datacenters=[_datacenter(job, each) for each in job.assignments],
+        datacenters=[
+            _datacenter(job, each, of_late.get(each.datacenter)) for each in job.assignments
+        ],
     )
 
 
-def _datacenter(job: GlobalJob, part: DatacenterAssignment) -> DatacenterRecord:
-    return DatacenterRecord(
+def _datacenter(
+    job: GlobalJob, part: DatacenterAssignment, late: DatacenterFinished | None
+) -> DatacenterRecord:
+    record = DatacenterRecord(
         datacenter=part.datacenter,
         status=(part.ended_as or part.status).value,
         reason=part.reason,
@@ -175,8 +186,85 @@ def _datacenter(job: GlobalJob, part: DatacenterAssignment) -> DatacenterRecord:
         joined_late=bool(job.started_ms) and part.datacenter not in job.started_with,
         replaces=part.replaces,
         replaced_by=part.replaced_by,
-        is_late=part.is_late,
     )
+    if late is None:
+        return record
+    return replace(
+        record,
+        status=late.status.value,
+        reason=late.reason,
+        elapsed_s=late.elapsed_s,
+        late_result=late.result,
+    )
+
+
+def heard_record(
+    job: GlobalJob, part: DatacenterAssignment, heard: DatacenterStatistics | None, *, cores: int
+) -> bytes:
+    """Return the record of a datacenter that was lost: what it had reported counts, and what it may
+    have sent beyond that, until the end of its duration, is a gap."""
+    plan = sliced(job.plan, part.workflows)
+    statistics = heard or DatacenterStatistics(plan)
+    record = Job(
+        id=part.local_job or job.id,
+        key=job.key,
+        digest=job.digest,
+        plan=plan,
+        status=JobStatus.FAILED,
+        workflows={
+            each.name: _heard_workflow(each, part, statistics, has_begun=bool(job.started_ms))
+            for each in plan.workflows
+        },
+    )
+    for workflow in plan.workflows if job.started_ms else ():
+        gap = unheard_load(statistics.of(workflow.name), workflow, cores=cores)
+        if gap.requests_max:
+            record.workflows[workflow.name].gaps.append(
+                Gap(
+                    part=0,
+                    attempt=1,
+                    worker=part.datacenter,
+                    seconds=gap.seconds,
+                    requests_max=gap.requests_max,
+                    is_final=True,
+                )
+            )
+    return _encode(record)
+
+
+def _heard_workflow(
+    plan: WorkflowPlan, part: DatacenterAssignment, heard: DatacenterStatistics, *, has_begun: bool
+) -> WorkflowState:
+    stats = heard.of(plan.name).stats
+    report = stats.merged(slot=part.index, sequence=1, histograms=True, phases=True)
+    reported = Part(
+        first_slot=part.index,
+        cores=1,
+        attempt=1,
+        worker=part.datacenter,
+        elapsed_s=stats.elapsed_s,
+        report=b"" if report is None else report.encode(),
+        end=PartEnd(status=PartStatus.STOPPED, error="the datacenter was lost"),
+    )
+    return WorkflowState(
+        status=WorkflowStatus.CANCELLED,
+        parts=[reported] if has_begun else [],
+        error="the datacenter was lost",
+        ended_as=JobStatus.FAILED,
+    )
+
+
+def unheard_load(
+    statistics: WorkflowStatistics, plan: WorkflowPlan, *, cores: int
+) -> UnreportedLoad:
+    """Bound what a workflow may have sent after its last report and until its duration was over."""
+    seconds = max(0.0, plan.duration_s - statistics.stats.elapsed_s)
+    if not seconds:
+        return UnreportedLoad(0.0, 0)
+    most = cores * RATE_PER_CORE_MAX * seconds
+    vus = max([plan.vus, *(math.ceil(each.target) for each in plan.stages if not plan.is_open)])
+    of_users = statistics.pace().users_max(seconds, vus=vus)
+    return UnreportedLoad(seconds, math.ceil(most if of_users is None else min(most, of_users)))
 
 
 def _merged_workflow(name: str, records: dict[str, Job], started_ms: int) -> WorkflowState:

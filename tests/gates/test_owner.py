@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from hyperscale.gates.committed.events import (
+    DatacenterFinished,
     DatacentersAssigned,
     GlobalCancelRequested,
     GlobalOptions,
@@ -24,7 +25,9 @@ from hyperscale.gates.messages import (
     StartAssignment,
 )
 from hyperscale.gates.owner.events import AssignmentAnswered, DatacenterRemoved
+from hyperscale.gates.results import merged_record
 from hyperscale.jobs.committed.events import JobOptions, JobStatus
+from hyperscale.jobs.committed.outcome import outcome_of
 from hyperscale.plan import ThresholdPlan
 from tests.gates.global_jobs import OwnedJobs, global_submission
 from tests.gates.test_routing import view
@@ -431,3 +434,76 @@ def test_an_answer_about_a_job_that_is_over_changes_nothing() -> None:
     before = len(jobs.proposed)
     jobs._take(AssignmentAnswered("east", command, None))
     assert len(jobs.proposed) == before
+
+
+def test_what_a_lost_datacenter_reported_counts_and_the_rest_is_a_gap() -> None:
+    jobs, job = running("east", "west")
+    for each in jobs.job(job).assignments:
+        data = report("Load", slot=each.index, elapsed_s=4.0, total=100)
+        update = ReportAssignment(
+            job=job, datacenter=each.datacenter, status=JobStatus.RUNNING, reports=[data]
+        )
+        jobs.report(update)
+    jobs._take(DatacenterRemoved("east"))
+    lost = jobs.job(job).assignment("east")
+    assert lost is not None
+    merged = merged_record(jobs.job(job))
+    end = outcome_of(merged)
+    assert end.stats["Load"].load_counts().total == 100
+    (gap,) = end.gaps
+    assert gap.worker == "east"
+    assert gap.seconds == pytest.approx(merged.plan_of("Load").duration_s - 4.0)
+    assert gap.requests_max > 0
+
+
+def test_a_job_that_never_started_leaves_no_gap_in_a_datacenter_that_is_removed() -> None:
+    jobs = OwnedJobs("east", "west")
+    job = jobs.submit(BOTH, plan(workflow("Load", vus=10)))
+    jobs.answer()
+    jobs._take(DatacenterRemoved("east"))
+    assert outcome_of(merged_record(jobs.job(job))).gaps == []
+
+
+def test_a_result_after_the_end_of_the_job_is_shown_and_is_in_no_total() -> None:
+    jobs, job = running("east", "west")
+    jobs.report(result(job, "west"))
+    jobs._take(DatacenterRemoved("east"))
+    record = jobs.job(job)
+    assert record.has_ended
+    late = DatacenterFinished(
+        job=job, datacenter="east", status=JobStatus.COMPLETED, elapsed_s=60.0, result=b"late"
+    )
+    merged = merged_record(record, [late])
+    east = next(each for each in merged.datacenters if each.datacenter == "east")
+    assert (east.status, east.elapsed_s, east.late_result) == ("completed", 60.0, b"late")
+    assert not merged.workflows["Load"].parts
+
+
+def test_a_datacenter_that_starts_late_joins_for_the_remaining_time_also_under_a_successor() -> (
+    None
+):
+    options = GlobalOptions(datacenter_count=2, start_timeout_s=5.0)
+    jobs = OwnedJobs("east", "west")
+    job = jobs.submit(options, plan(workflow("Load", vus=10)))
+    jobs.answer()
+    jobs.ready(job, "east")
+    jobs.run(6.0)
+    (first,) = jobs.commands(StartAssignment, to="east")
+    assert isinstance(first, StartAssignment)
+    assert first.elapsed_s == 0.0
+    jobs.run(20.0)
+    heir = jobs.successor()
+    heir.ready(job, "west")
+    (late,) = heir.commands(StartAssignment, to="west")
+    assert isinstance(late, StartAssignment)
+    assert late.elapsed_s == pytest.approx(20.5, abs=1.0)
+
+
+def test_a_datacenter_that_the_gates_gave_up_on_is_told_to_end_its_part() -> None:
+    jobs, job = running("east", "west")
+    jobs._take(DatacenterRemoved("east"))
+    jobs.replies.clear()
+    jobs.report(ReportAssignment(job=job, datacenter="east", status=JobStatus.RUNNING))
+    jobs.report(ReportAssignment(job=job, datacenter="west", status=JobStatus.RUNNING))
+    told = [reply.is_over for _, reply in jobs.replies if isinstance(reply, ReportAssignmentReply)]
+    assert told == [True, False]

@@ -104,11 +104,14 @@ class DatacenterFinished(Struct, tag="finished_datacenter", frozen=True, kw_only
 
 
 class DatacenterLost(Struct, tag="lost", frozen=True, kw_only=True):
-    """A datacenter was not heard for long after its own deadline, or was removed for good."""
+    """A datacenter was not heard for long after its own deadline, or was removed for good. `result`
+    is what it had reported, with the bound of what it had not."""
 
     job: str
     datacenter: str
     reason: str
+    result: bytes = b""
+    began_ms: int = 0
 
 
 class GlobalCancelRequested(Struct, tag="cancel", frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ import msgspec
 
 from hyperscale.gates.committed.events import (
     DatacenterFinished,
+    DatacenterLost,
     GlobalCancelRequested,
     GlobalEvent,
     GlobalJobEvent,
@@ -31,6 +32,7 @@ from hyperscale.jobs.committed.keys import job_id
 from hyperscale.jobs.committed.plan_rules import plan_problem
 from hyperscale.jobs.committed.state import JobTimes
 
+LATE = "late"  # kind of the history row with a result that came after the end of its job
 _HISTORY_BYTES = 4096
 
 _encoder = msgspec.msgpack.Encoder()
@@ -99,7 +101,7 @@ class GlobalJobMachine:
             self._table.end(job, self._limits)
             return GlobalApplied(event, _OK, ((job.id, kind, record),))
         if isinstance(event, DatacenterFinished) and job.has_ended:
-            return GlobalApplied(event, _OK, ((job.id, "late", body),))
+            return GlobalApplied(event, _OK, ((job.id, LATE, body),))
         return GlobalApplied(event, _OK, ((job.id, kind, _for_history(event, body)),))
 
     def _submitted(self, event: GlobalJobSubmitted, body: bytes, unix_ms: int) -> GlobalApplied:
@@ -165,6 +167,6 @@ class GlobalJobMachine:
 
 def _for_history(event: GlobalJobEvent, body: bytes) -> bytes:
     """Return the event without its result if that is large: the final record has it."""
-    if len(body) > _HISTORY_BYTES and isinstance(event, DatacenterFinished):
+    if len(body) > _HISTORY_BYTES and isinstance(event, DatacenterFinished | DatacenterLost):
         return encode_global(msgspec.structs.replace(event, result=b""))
     return body

@@ -136,6 +136,7 @@ def lost(job: GlobalJob, event: DatacenterLost, now_ms: int) -> bool:
         return False
     assignment.become(AssignmentStatus.LOST)
     assignment.reason, assignment.ended_ms = event.reason, now_ms
+    assignment.result, assignment.began_ms = event.result, event.began_ms
     _conclude(job)
     return True
 

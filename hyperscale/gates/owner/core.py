@@ -14,7 +14,6 @@ from hyperscale.gates.committed.events import (
     AssignmentAccepted,
     AssignmentRefused,
     DatacenterFinished,
-    DatacenterLost,
     DatacentersAssigned,
     GlobalCancelRequested,
     GlobalJobSubmitted,
@@ -136,10 +135,7 @@ class GlobalJobOwner:
         for job in list(self._machine.jobs()):
             assignment = job.assignment(removed.datacenter)
             if assignment is not None and not assignment.has_ended:
-                reason = f"{removed.datacenter} was removed"
-                self.state.propose(
-                    DatacenterLost(job=job.id, datacenter=removed.datacenter, reason=reason)
-                )
+                self._reconciler.lose(job, assignment, f"{removed.datacenter} was removed")
 
     def _answered(self, event: AssignmentAnswered) -> None:
         state, command, reply = self.state, event.command, event.reply

@@ -22,10 +22,17 @@ from hyperscale.gates.datacenters.routing import (
 from hyperscale.gates.deadlines import datacenter_deadline_ms
 from hyperscale.gates.messages import AssignJob, CancelAssignment, StartAssignment
 from hyperscale.gates.owner.state import GlobalProgress, OwnerState
+from hyperscale.gates.results import heard_record
 from hyperscale.gates.slices import PlanShare, sliced, split_plan, split_problem, whole_plan
 from hyperscale.jobs.committed.events import GlobalPart, JobStatus
 from hyperscale.plan import Plan
 from hyperscale.stats.thresholds import abort_verdict
+
+JOINS_LATE_S = 2.0
+"""A datacenter that begins later than this after the others runs for the remaining time only."""
+
+
+_CORES_UNKNOWN = 64  # of a datacenter that no gate has heard of for long
 
 
 class GlobalReconciler:
@@ -149,9 +156,7 @@ class GlobalReconciler:
         state = self._state
         if self._is_lost(job, progress, assignment):
             reason = f"not heard for {job.options.lost_after_s:g} s after its own deadline"
-            state.propose(
-                DatacenterLost(job=job.id, datacenter=assignment.datacenter, reason=reason)
-            )
+            self.lose(job, assignment, reason)
         elif job.stop is not None:
             state.deliver(
                 assignment.datacenter,
@@ -200,6 +205,8 @@ class GlobalReconciler:
             progress.start_at_s = state.now_s + state.timeouts.start_in_s + farthest_s
         rtt_s = state.datacenters.rtts_s.get(assignment.datacenter, 0.0)
         start_in_s = progress.start_at_s - state.now_s - rtt_s / 2
+        # By committed time: this owner may not be the one that ordered the start.
+        late_s = (state.now_ms - job.started_ms) / 1000 - state.timeouts.start_in_s + rtt_s / 2
         state.deliver(
             assignment.datacenter,
             StartAssignment(
@@ -207,7 +214,7 @@ class GlobalReconciler:
                 group=state.group,
                 term=state.term,
                 start_in_ms=max(0.0, start_in_s) * 1000,
-                elapsed_s=max(0.0, -start_in_s),
+                elapsed_s=late_s if late_s >= JOINS_LATE_S else 0.0,
             ),
         )
 
@@ -224,6 +231,22 @@ class GlobalReconciler:
             self._state.propose(GlobalStartOrdered(job=job.id, ready=ready))
 
     # --- ending -----------------------------------------------------------------------------
+
+    def lose(self, job: GlobalJob, assignment: DatacenterAssignment, reason: str) -> None:
+        """Conclude without a datacenter: what it reported counts, the rest is a gap."""
+        state, name = self._state, assignment.datacenter
+        heard = state.job(job).heard_of(name)
+        view = state.datacenters.views.get(name)
+        cores = max(1, view.figures.total_cores) if view and view.figures else _CORES_UNKNOWN
+        state.propose(
+            DatacenterLost(
+                job=job.id,
+                datacenter=name,
+                reason=reason,
+                result=heard_record(job, assignment, heard.statistics, cores=cores),
+                began_ms=0 if heard.began_s is None else max(1, state.ms_of(heard.began_s)),
+            )
+        )
 
     def _is_lost(
         self, job: GlobalJob, progress: GlobalProgress, assignment: DatacenterAssignment

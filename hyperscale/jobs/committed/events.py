@@ -73,6 +73,7 @@ class JobReleased(Struct, tag="released", frozen=True, kw_only=True):
     """A part of a global job may begin: every datacenter is ready, or has had time enough."""
 
     job: str
+    elapsed_s: float = 0.0  # how long the other datacenters have run: it joins for the rest
 
 
 class PartDispatch(Struct, frozen=True):

@@ -253,7 +253,7 @@ class DatacenterRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     joined_late: bool = False  # it was not ready when the others started
     replaces: str = ""
     replaced_by: str = ""
-    is_late: bool = False  # its result came after the end of the job, and is in no total
+    late_result: bytes = b""  # its record, if it came after the end of the job: in no total
 
 
 class Job(Struct, kw_only=True, omit_defaults=True):
@@ -272,7 +272,8 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     reason: str = ""
     times: JobTimes = field(default_factory=JobTimes)
     context_bytes: int = 0  # that its parts provided
-    is_released: bool = False  # a part of a global job: it may begin
+    # A part of a global job may begin: how long the other datacenters had run when it was told so.
+    released_s: float | None = None
     datacenters: list[DatacenterRecord] = field(default_factory=list)  # of a merged record
 
     @property
@@ -284,10 +285,15 @@ class Job(Struct, kw_only=True, omit_defaults=True):
         return self.times.ended_ms
 
     @property
+    def joined_s(self) -> float:
+        """How much of its duration a part of a global job leaves out, as it joins others late."""
+        return self.released_s or 0.0
+
+    @property
     def may_begin(self) -> bool:
         """True unless the job is a part of a global job that has not begun yet."""
         part = self.options.part_of
-        return part is None or not part.waits or self.is_released
+        return part is None or not part.waits or self.released_s is not None
 
     @property
     def aborted_by(self) -> str:

@@ -67,6 +67,7 @@ def workflow_dispatched(job: Job, event: WorkflowDispatched, now_ms: int) -> boo
             attempt=1,
             worker=part.worker,
             is_open=True,
+            began_s=0.0 if job.plan_of(event.workflow).depends else job.joined_s,
             seen_ms=now_ms,
         )
         for part in event.parts
@@ -360,9 +361,12 @@ def workflow_ended(job: Job, event: WorkflowEnded, now_ms: int) -> bool:
 
 
 def released(job: Job, event: JobReleased, now_ms: int) -> bool:  # noqa: ARG001 -- one signature
-    if job.is_released:
+    if job.released_s is not None:
         return False
-    job.is_released = True
+    job.released_s = event.elapsed_s
+    for name, workflow in job.workflows.items():
+        for part in workflow.parts if not job.plan_of(name).depends else ():
+            part.began_s = max(part.began_s, event.elapsed_s)
     return True
 
 

@@ -95,6 +95,11 @@ class Activity:
             self.extended_at = self.finished
             self.moved_s = max(self.moved_s, now_s)
 
+    def extension_s(self, *, now_s: float) -> float:
+        """Return how much time was granted, until that has passed."""
+        has_lapsed = self.deadline_s is None or now_s >= self.deadline_s
+        return 0.0 if has_lapsed else sum(_EXTENSIONS_S[: self.extensions])
+
 
 @dataclass(slots=True)
 class AttemptSetup:

@@ -40,6 +40,7 @@ from hyperscale.stats.thresholds import abort_verdict
 _START_AHEAD_S = 0.5
 """Parts that are fenced are sent their start this long before: a few rounds of reconciling."""
 _YIELD_S = 10.0
+_JOINS_LATE = "its datacenter joins late, for the remaining time"
 _YIELDED = "another part of the workflow found no cores, and other jobs may need these"
 
 
@@ -276,12 +277,24 @@ class Reconciler:
                     self._rules.advance(job, attempt)
             else:
                 self._redispatch(job, progress, name, index)
+        if job.joined_s:
+            attempts = [each for each in attempts if not self._joins_late(workflow, each)]
         if job.may_begin and any(attempt.phase is AttemptPhase.READY for attempt in attempts):
             self._start(progress, workflow, attempts)
         if self._blocks_other_jobs(job, progress, name):
             for attempt in attempts:
                 now_s = self._state.now_s
                 self._lifecycle.lose(attempt, _YIELDED, fault=AttemptFault.NONE, over_s=now_s)
+
+    def _joins_late(self, workflow: WorkflowState, attempt: Attempt) -> bool:
+        """Prepare an attempt anew whose datacenter joins others that have run for a while: it was
+        prepared for the whole duration. Return True if it was given up for that."""
+        part = workflow.parts[attempt.id.part]
+        if attempt.phase in BEGUN or attempt.assignment.began_s >= part.began_s:
+            return False
+        now_s = self._state.now_s
+        self._lifecycle.lose(attempt, _JOINS_LATE, fault=AttemptFault.NONE, over_s=now_s)
+        return True
 
     def _blocks_other_jobs(self, job: Job, progress: JobProgress, name: str) -> bool:
         """Return True if an EXCLUSIVE workflow that has not begun holds cores and waits for more.

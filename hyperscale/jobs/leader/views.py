@@ -78,6 +78,12 @@ def _is_ready(state: LeaderState, job: Job, name: str, workflow: WorkflowState) 
     )
 
 
+def extension_s(state: LeaderState, job: Job, *, now_s: float) -> float:
+    """Return the most time that an attempt was granted beyond its deadline, and still has."""
+    attempts = state.attempts.of_job(job.id)
+    return max((each.activity.extension_s(now_s=now_s) for each in attempts), default=0.0)
+
+
 def merged_reports(state: LeaderState, job: Job, *, slot: int, sequence: int) -> list[bytes]:
     """Return one report for each workflow that has statistics: all its parts as one slot.
 

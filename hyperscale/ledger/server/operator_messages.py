@@ -15,6 +15,7 @@ from hyperscale.wire.roles import Role
 _MEMBERS = frozenset({Role.MANAGER, Role.GATE})
 _OPERATORS = frozenset({Role.OPERATOR})
 _BOTH = _MEMBERS | _OPERATORS
+_STATUS = frozenset({Role.OPERATOR, Role.GATE})  # a gate passes it on for an operator
 
 
 @nested
@@ -59,7 +60,7 @@ class MigrationRow(Struct, frozen=True, kw_only=True):
     target: int
 
 
-@message(kind=330, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_OPERATORS)
+@message(kind=330, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_STATUS)
 class GetLedgerStatus(Struct, frozen=True):
     """Asks for the ledger as the node sees it. -> GetLedgerStatusReply"""
 

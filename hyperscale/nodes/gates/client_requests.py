@@ -21,12 +21,15 @@ from hyperscale.client.messages import (
     WatchJobUpdate,
 )
 from hyperscale.gates.committed.events import (
+    DatacenterFinished,
     GlobalCancelRequested,
     GlobalJobSubmitted,
     GlobalOptions,
+    decode_global,
     encode_global,
     global_digest,
 )
+from hyperscale.gates.committed.machine import LATE
 from hyperscale.gates.committed.state import GlobalJob, decode_global_job
 from hyperscale.gates.datacenters.routing import (
     DatacenterChoice,
@@ -42,6 +45,7 @@ from hyperscale.jobs.committed.events import Code, decode_reply
 from hyperscale.jobs.committed.keys import KEY_HINT, key_problem
 from hyperscale.ledger.server.ledger import STRONG
 from hyperscale.nodes.gates.datacenter_links import DatacenterLinks
+from hyperscale.nodes.gates.datacenter_requests import DatacenterOutput
 from hyperscale.nodes.gates.owners import GlobalOwners
 from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.job_routing import (
@@ -54,11 +58,13 @@ from hyperscale.nodes.jobs.job_routing import (
 )
 from hyperscale.nodes.jobs.job_secrets import JobSecrets
 from hyperscale.plan.secrets import secrets_id
+from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 from hyperscale.wire.messages import Chunk
 
 _UPDATE_S = 0.5
+_LAST_LINES_S = 2.0  # how long the end of a job waits for the last lines that it printed
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -74,7 +80,9 @@ class GateRequests:
         datacenters: DatacenterLinks,
         bundles: Bundles,
         secrets: JobSecrets,
+        tasks: TaskSupervisor,
     ) -> None:
+        self._tasks = tasks
         self._routing = routing
         self._ledger = routing.ledger
         self._owners = owners
@@ -258,18 +266,25 @@ class GateRequests:
             async for update in self._routing.watch_at(leader, call, request):
                 yield update
             return
-        while True:
-            found = await self._update(group, request.job)
-            if found is None:
-                raise no_such_job(request.job)
-            if not found.job.ended_ms and self._owners.owner(group) is None:
-                raise RemoteError(
-                    "this gate does not own the job any more", code=RemoteErrorCode.MOVED
-                )
-            yield found
-            if found.job.ended_ms:
-                return
-            await asyncio.sleep(_UPDATE_S)
+        output = DatacenterOutput(self._datacenters, self._tasks)
+        try:
+            while True:
+                found = await self._update(group, request.job)
+                if found is None:
+                    raise no_such_job(request.job)
+                if found.job.ended_ms:
+                    yield replace(found, output=await output.finish(within_s=_LAST_LINES_S))
+                    return
+                if self._owners.owner(group) is None:
+                    raise RemoteError(
+                        "this gate does not own the job any more", code=RemoteErrorCode.MOVED
+                    )
+                if (job := self._live_job(group, request.job)) is not None:
+                    output.follow(job)
+                yield replace(found, output=output.take())
+                await asyncio.sleep(_UPDATE_S)
+        finally:
+            output.stop()
 
     async def list_jobs(self, _call: InboundCall, request: ListJobs) -> ListJobsReply:
         found = {
@@ -287,7 +302,9 @@ class GateRequests:
         group = self._routing.group_of(request.job)
         record = await self._record(request.job)
         if record is not None:
-            data = _encode(await asyncio.to_thread(merged_record, record))
+            late = [decode_global(data) for data in await self._routing.history(record.id, LATE)]
+            ends = [event for event in late if isinstance(event, DatacenterFinished)]
+            data = _encode(await asyncio.to_thread(merged_record, record, ends))
         else:
             live = self._live_job(group, request.job)
             if live is not None and not live.has_ended:

@@ -46,6 +46,7 @@ from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, UnreachableError
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.roles import Role
+from hyperscale.wire.streams import ReplyStream
 
 _PROBE_S = 5.0
 _FORGOTTEN_S = 60.0
@@ -171,6 +172,18 @@ class DatacenterLinks:
         try:
             link = self._link(address)
             return await link.call(message, reply, deadline_s=deadline_s, retries=0)
+        except CallError:
+            self._turns[datacenter] = self._turns.get(datacenter, 0) + 1
+            raise
+
+    async def stream(
+        self, datacenter: str, message: Struct, item: type[_Reply], *, within_s: float
+    ) -> ReplyStream[_Reply]:
+        """Open a stream of a manager of a datacenter; chosen as for `call`."""
+        deadline_s = asyncio.get_running_loop().time() + within_s
+        try:
+            link = self._link(self._address(datacenter))
+            return await link.stream(message, item, deadline_s=deadline_s)
         except CallError:
             self._turns[datacenter] = self._turns.get(datacenter, 0) + 1
             raise

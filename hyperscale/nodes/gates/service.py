@@ -18,6 +18,7 @@ from hyperscale.ledger.server.ledger import Ledger, OutcomeUnknownError, Unavail
 from hyperscale.nodes.gates.client_requests import GateRequests
 from hyperscale.nodes.gates.datacenter_links import DatacenterLinks
 from hyperscale.nodes.gates.datacenter_registry import DatacenterRegistry
+from hyperscale.nodes.gates.datacenter_requests import DatacenterRequests
 from hyperscale.nodes.gates.owners import REPORTS, GlobalOwners
 from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.job_routing import JobRouting
@@ -36,6 +37,7 @@ class _Parts(NamedTuple):
     owners: GlobalOwners
     requests: GateRequests
     registry: DatacenterRegistry
+    relay: DatacenterRequests
 
 
 class GatesService(NodeService):
@@ -91,8 +93,9 @@ class GatesService(NodeService):
             datacenters=self.datacenters,
             bundles=self._bundles,
             secrets=self._secrets,
+            tasks=member.tasks,
         )
-        self._parts = _Parts(owners, requests, registry)
+        self._parts = _Parts(owners, requests, registry, DatacenterRequests(self.datacenters))
         ledger.hooks.topology.append(self._follow_registry)
         ledger.hooks.applied.append(self._applied)
         self._follow_registry()
@@ -170,5 +173,7 @@ _OF_CLIENTS: dict[type[Struct], Callable[..., Any]] = {
     client_messages.GetJob: lambda parts, *call: parts.requests.get_job(*call),
     client_messages.ListJobs: lambda parts, *call: parts.requests.list_jobs(*call),
     messages.RouteJob: lambda parts, *call: parts.requests.route(*call),
+    messages.AskDatacenter: lambda parts, *call: parts.relay.ask(*call),
+    client_messages.ListWorkers: lambda parts, *call: parts.relay.list_workers(*call),
     messages.ChangeDatacenter: lambda parts, *call: parts.registry.change(*call),
 }

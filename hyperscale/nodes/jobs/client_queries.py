@@ -108,7 +108,8 @@ class ClientQueries:
                 raise RemoteError(
                     "this manager does not lead the job any more", code=RemoteErrorCode.MOVED
                 )
-            yield WatchJobUpdate(job=view, live=self._live(group, request.job), output=lines)
+            live = None if request.is_output_only else self._live(group, request.job)
+            yield WatchJobUpdate(job=view, live=live, output=lines)
             if view.ended_ms:
                 return
             await asyncio.sleep(_UPDATE_S)

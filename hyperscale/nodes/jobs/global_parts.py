@@ -56,7 +56,7 @@ from hyperscale.jobs.committed.events import (
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.state import Job, decode_job
 from hyperscale.jobs.leader.core import JobLeader
-from hyperscale.jobs.leader.views import is_prepared, merged_reports, running_s
+from hyperscale.jobs.leader.views import extension_s, is_prepared, merged_reports, running_s
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.membership.events import LIVING
@@ -150,7 +150,7 @@ class GlobalParts(NodeService):
             return AssignmentReply(answer=AssignmentAnswer.RETRY, reason="not assigned here")
         # The commit takes a few milliseconds in every datacenter, so the wait comes before it.
         await asyncio.sleep(min(command.start_in_ms / 1000, _CALL_S / 2))
-        await self._execute(local, JobReleased(job=local))
+        await self._execute(local, JobReleased(job=local, elapsed_s=command.elapsed_s))
         return AssignmentReply(answer=AssignmentAnswer.OK, local_job=local)
 
     async def _cancel(self, call: InboundCall, command: CancelAssignment) -> AssignmentReply:
@@ -308,6 +308,7 @@ class GlobalParts(NodeService):
             status=job.status,
             is_ready=is_prepared(leader.state, job),
             running_s=running_s(leader.state, job, now_s=time.monotonic()),
+            extension_s=extension_s(leader.state, job, now_s=time.monotonic()),
             reports=merged_reports(leader.state, job, slot=part.index, sequence=self._sequence),
         )
         self._driver.feed(AssignmentUpdated(report))

@@ -127,9 +127,13 @@ class JobRouting:
 
     async def final_record(self, job: str) -> bytes | None:
         """Return the final record of a job, if this node's history has it."""
-        rows = await asyncio.to_thread(self.ledger.store.history, job_id=job, limit=_HISTORY_ROWS)
-        final = [data for _, _, _, _, kind, data in rows if kind == FINAL_KIND]
+        final = await self.history(job, FINAL_KIND)
         return final[-1] if final else None
+
+    async def history(self, job: str, kind: str) -> list[bytes]:
+        """Return the rows of a kind that this node's history has of a job, oldest first."""
+        rows = await asyncio.to_thread(self.ledger.store.history, job_id=job, limit=_HISTORY_ROWS)
+        return [data for _, _, _, _, found, data in rows if found == kind]
 
     async def record_elsewhere(self, group: int, request: GetJobRecord) -> bytes:
         """Return what another voter of the group sends as the final record of a job."""
