@@ -77,6 +77,7 @@ def test_owners_are_killed_at_many_moments(shared: Cluster) -> None:
         lines.append(
             f"{phase:>10} + {after_s:.2f} s: next owner after {owners} s; {facts(shared, final)}"
         )
+        print(lines[-1], flush=True)  # noqa: T201  a long run shows how far it is
 
     for number in range(count):
         phase = ("dispatch", "load", "completion")[number % 3]

@@ -88,6 +88,7 @@ class OwnedJobs:
         self.sent: list[tuple[float, str, AssignmentCommand]] = []
         self.replies: list[tuple[object, object]] = []
         self.proposed: list[GlobalEvent] = []
+        self.commits = True  # False: every proposal fails
         self.views = {name: view(name) for name in datacenters}
         self.log.stamp_ms = self._stamp()
         self._do(self.owner.handle(ev.BecameOwner(1, self._stamp()), now_s=now_s))
@@ -162,7 +163,10 @@ class OwnedJobs:
                     self.sent.append((self.now_s, name, command))
                 case ev.ProposeGlobal(event=event):
                     self.proposed.append(event)
-                    self.commit(event)
+                    if self.commits:
+                        self.commit(event)
+                    else:
+                        self._take(ev.GlobalProposalFailed(event))
                 case ev.AnswerDatacenter(token=token, reply=reply):
                     self.replies.append((token, reply))
                 case ev.LogGlobalJobError(error=error):

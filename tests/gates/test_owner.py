@@ -123,6 +123,28 @@ def test_a_definite_refusal_sends_the_part_to_another_datacenter() -> None:
     assert replacement.workflows == replaced.workflows
 
 
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (AssignmentAnswer.OK, AssignmentStatus.ACCEPTED),
+        (AssignmentAnswer.REFUSED, AssignmentStatus.REFUSED),
+    ],
+)
+def test_an_answer_that_could_not_be_committed_is_asked_for_again(
+    answer: AssignmentAnswer, expected: AssignmentStatus
+) -> None:
+    jobs = OwnedJobs("east")
+    job = jobs.submit(GlobalOptions(datacenters=("east",)))
+    jobs.commits = False
+    jobs.answer(answer)
+    assert jobs.job(job).assignments[0].status is AssignmentStatus.ASSIGNED
+    jobs.commits = True
+    jobs.run(10.0)
+    assert len(jobs.commands(AssignJob)) == 1
+    jobs.answer(answer)
+    assert jobs.job(job).assignments[0].status is expected
+
+
 def test_silence_is_no_refusal_and_nothing_runs_elsewhere() -> None:
     jobs = OwnedJobs("east", "west")
     job = jobs.submit()

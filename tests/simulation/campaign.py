@@ -14,7 +14,8 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count as count_from
 from multiprocessing import get_context
@@ -46,6 +47,44 @@ class Suite(Protocol):
 
     def summarise(self, outcomes: list[Any]) -> list[str]:
         """What was measured over many runs, in lines."""
+
+
+class ProfileSuite:
+    """A suite whose seeds alternate between profiles. `cores` are those under test, or mutants."""
+
+    tier: str
+    profiles: Mapping[str, Any]
+
+    def __init__(self, profiles: Iterable[str] = (), *, cores: Any = None) -> None:
+        self._profiles = [self.profiles[name] for name in profiles or self.profiles]
+        self._cores = cores
+        is_one = len(self._profiles) == 1
+        self.name = f"{self.tier}/{self._profiles[0].name}" if is_one else self.tier
+
+    def profile_of(self, seed: int) -> Any:
+        return self._profiles[seed % len(self._profiles)]
+
+    @staticmethod
+    def summarise_jobs(outcomes: list[Any]) -> list[str]:
+        """How jobs ended, in how much virtual time."""
+        statuses: Counter[str] = sum((Counter(each.statuses) for each in outcomes), Counter())
+        return [
+            f"jobs: {sum(outcome.jobs for outcome in outcomes)}, as "
+            + ", ".join(f"{count} {status}" for status, count in sorted(statuses.items())),
+            f"events: {sum(outcome.events for outcome in outcomes)}, "
+            f"virtual hours: {sum(outcome.virtual_s for outcome in outcomes) / 3600:.1f}",
+        ]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """Cores with one broken rule, which schedules of a profile must notice."""
+
+    name: str
+    cores: Any
+    profile: str
+    caught_by: tuple[str, ...]
+    """Texts of violations, of which one must occur."""
 
 
 @dataclass
@@ -160,6 +199,55 @@ def _play_one(task: tuple[Suite, int]) -> Any | Failure:
 def _count(tally: Tally, result: Any | Failure) -> None:
     tally.runs += 1
     (tally.failures if isinstance(result, Failure) else tally.outcomes).append(result)
+
+
+def soak(
+    suite: type[ProfileSuite],
+    mutants: Sequence[Mutant],
+    *,
+    file: str,
+    about: str,
+    schedules: int,
+    mutant_schedules: int,
+) -> None:
+    """Play many seeds and every mutant; write what was found to a results file."""
+    whole: Any = suite()
+    processes = jobs_of_soak()
+    first = next(seeds_of_commit())
+    seeds = range(first, first + schedules)
+    tally = parallel_campaign(whole, seeds, jobs=processes, on_failure=say)
+    tasks = [(suite, mutant, mutant_schedules) for mutant in mutants]
+    with get_context("fork").Pool(processes) as pool:
+        caught = pool.map(_times_caught, tasks, chunksize=1)
+    write_result(
+        file,
+        about,
+        f"{tally.runs} schedules from seed {first} on ({', '.join(suite.profiles)}), "
+        f"{len(tally.failures)} failed, {tally.seconds:.0f} s, {processes} processes",
+        *whole.summarise(tally.outcomes),
+        "",
+        f"Mutants, caught in so many of {mutant_schedules} schedules:",
+        *(
+            f"  {mutant.name}: {times} (profile {mutant.profile}, "
+            f"by {' or '.join(map(repr, mutant.caught_by))})"
+            for mutant, times in zip(mutants, caught, strict=True)
+        ),
+    )
+    tally.raise_if_failed()
+    assert all(caught), dict(zip([mutant.name for mutant in mutants], caught, strict=True))
+
+
+def _times_caught(task: tuple[type[ProfileSuite], Mutant, int]) -> int:
+    suite, mutant, schedules = task
+    one: Any = suite([mutant.profile], cores=mutant.cores)
+    return times_noticed(one, mutant.caught_by, schedules=schedules)
+
+
+def trace_of(suite: Suite, seed: int) -> str:
+    """Return the digest of a run's trace: the same seed must give the same."""
+    trace = Trace()
+    suite.run(suite.draw(seed), trace)
+    return trace.digest
 
 
 def jobs_of_soak() -> int:

@@ -119,3 +119,14 @@ _ACTIONS = {
     "link": _link,
     "tell": _tell,
 }
+
+
+def heal(world: "World") -> None:
+    """Mend all links, resume and start all hosts."""
+    world.network.heal()
+    world.network.link.loss = min(0.01, world.network.link.loss)
+    for host in world.hosts.values():
+        if host.paused:
+            host.resume()
+        if not host.is_up:
+            host.start()

@@ -145,9 +145,9 @@ class GlobalJobOwner:
             state.deliveries.failed(key, now_s=state.now_s)
             state.datacenters.cool_down(event.datacenter, now_s=state.now_s)
             return
-        is_done = reply.answer in (AssignmentAnswer.OK, AssignmentAnswer.REFUSED)
-        # A cancel is over when its result is committed, not when it was heard.
-        is_done = is_done and not isinstance(command, CancelAssignment)
+        # Assignments and cancels are over when the answer is committed: its proposal may fail.
+        is_start = isinstance(command, StartAssignment)
+        is_done = is_start and reply.answer is AssignmentAnswer.OK
         state.deliveries.answered(key, is_done=is_done, now_s=state.now_s)
         if event.rtt_s is not None:
             state.datacenters.rtts_s[event.datacenter] = event.rtt_s

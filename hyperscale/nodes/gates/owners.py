@@ -266,7 +266,10 @@ class GlobalOwners:
             driver.feed(owner_events.DatacenterReported(report, answer))
             return await answer.future
         unknown = AssignmentResultReply() if is_result else ReportAssignmentReply()
-        link = self._peers.link(self.ledger.leader_of(group)) if report.hops < HOPS_MAX else None
+        leader = self.ledger.leader_of(group)
+        # A gate that was elected a moment ago knows it before it owns the jobs.
+        is_here = leader == self._node
+        link = self._peers.link(leader) if report.hops < HOPS_MAX and not is_here else None
         if link is None:
             return unknown
         deadline_s = min(call.deadline_s, asyncio.get_running_loop().time() + _FORWARD_S)

@@ -1,7 +1,5 @@
 """Cores with one broken rule each: an invariant must catch every one of them."""
 
-from dataclasses import dataclass
-
 from hyperscale.gates.committed.events import (
     AssignmentRefused,
     DatacenterFinished,
@@ -19,6 +17,7 @@ from hyperscale.gates.owner.events import (
     OwnerEvent,
 )
 from hyperscale.gates.owner.reconcile import GlobalReconciler
+from tests.simulation.campaign import Mutant
 from tests.simulation.gates.schedules import Cores
 
 
@@ -145,15 +144,6 @@ class CancelWins(GlobalJobMachine):
 def digest_with_time(command: AssignJob) -> str:
     """A repeated assignment is another one, since less of the job's time is left."""
     return repr(command)
-
-
-@dataclass(frozen=True)
-class Mutant:
-    name: str
-    cores: Cores
-    profile: str
-    caught_by: tuple[str, ...]
-    """Texts of violations, of which one must occur."""
 
 
 MUTANTS = (

@@ -14,7 +14,6 @@ At the end, after everything healed:
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 from hyperscale.gates.committed.events import (
     GlobalCancelRequested,
@@ -38,7 +37,8 @@ from hyperscale.jobs.committed.keys import job_id, parse_job_id
 from hyperscale.ledger.replica import key_slot_of
 from hyperscale.plan import Plan as TestPlan
 from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
-from tests.simulation.faults import Step, play
+from tests.simulation.committed_log import Ledger
+from tests.simulation.faults import Step, heal, play
 from tests.simulation.gates.datacenter import (
     Datacenter,
     DatacenterProgram,
@@ -47,7 +47,6 @@ from tests.simulation.gates.datacenter import (
     digest_of,
 )
 from tests.simulation.gates.gate import GateProgram
-from tests.simulation.jobs.ledger import Ledger
 from tests.simulation.kernel import World
 from tests.simulation.network import Link
 from tests.simulation.trace import Trace
@@ -345,10 +344,10 @@ def run(plan: Plan, *, cores: Cores | None = None, trace: Trace | None = None) -
     play(world, [step for step in plan.steps if step["do"] != "transfer"])
     for step in plan.steps:
         if step["do"] == "transfer":
-            world.at(step["at_s"], lambda: _transfer(world, ledger))
+            world.at(step["at_s"], ledger.transfer)
     jobs = [_submit(world, ledger, plan, job) for job in plan.jobs]
     world.run(plan.faults_until_s)
-    _heal(world)
+    heal(world)
     if not _ends(world, lambda: len(ledger.records) == len(jobs), plan.ended_within_s):
         open_ = [job for job in jobs if job not in ledger.records]
         world.fail(f"not ended {plan.ended_within_s} s after everything healed: {open_}")
@@ -465,42 +464,8 @@ def _submit(world: World, ledger: Ledger, plan: Plan, job: Submission) -> str:
         options=job.options,
     )
     name = job_id(SCOPE, group, job.key)
-
-    def commit(what: Any) -> None:
-        if ledger.groups[group].leader is None or ledger.groups[group].lost_s is not None:
-            world.after(0.5, lambda: commit(what))
-        else:
-            ledger.commit(group, what)
-
-    def try_cancel() -> None:
-        if ledger.truth[group].job(name) is None:
-            world.after(0.5, try_cancel)
-        else:
-            commit(GlobalCancelRequested(job=name, reason="enough", by="test"))
-
-    world.at(job.at_s, lambda: commit(event))
-    if world.rng.random() < 0.3:
-        world.at(job.at_s + 3.0, lambda: commit(event))  # the acknowledgement was lost
-    if job.cancel_s is not None:
-        world.at(job.cancel_s, try_cancel)
+    cancel = GlobalCancelRequested(job=name, reason="enough", by="test")
+    ledger.submit(group, name, event, at_s=job.at_s, cancel=cancel, cancel_s=job.cancel_s)
+    if world.rng.random() < 0.3:  # the acknowledgement was lost
+        world.at(job.at_s + 3.0, lambda: ledger.commit_when_led(group, event))
     return name
-
-
-def _transfer(world: World, ledger: Ledger) -> None:
-    number = world.rng.choice(list(ledger.groups))
-    group = ledger.groups[number]
-    others = [
-        name for name in ledger.managers if name != group.leader and ledger._reaches_majority(name)
-    ]
-    if others and group.leader is not None and group.lost_s is None:
-        ledger.make_leader(number, world.rng.choice(others))
-
-
-def _heal(world: World) -> None:
-    world.network.heal()
-    world.network.link.loss = min(0.01, world.network.link.loss)
-    for host in world.hosts.values():
-        if host.paused:
-            host.resume()
-        if not host.is_up:
-            host.start()

@@ -32,7 +32,7 @@ from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
 from hyperscale.ledger.group_clock import GroupClocks, TimeSource
 from hyperscale.sansio.core import Tick
 from tests.simulation import network
-from tests.simulation.jobs.ledger import ALLOCATION, Ledger
+from tests.simulation.committed_log import ALLOCATION, Ledger
 
 if TYPE_CHECKING:
     from tests.simulation.jobs.schedules import Setup

@@ -41,7 +41,7 @@ from hyperscale.jobs.messages import AttemptId
 from tests.simulation.kernel import Host, Monitor, World
 
 if TYPE_CHECKING:
-    from tests.simulation.jobs.ledger import Ledger
+    from tests.simulation.committed_log import Ledger
     from tests.simulation.jobs.schedules import Outcome, Plan
     from tests.simulation.jobs.target import Target
 

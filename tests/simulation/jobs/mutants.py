@@ -1,7 +1,5 @@
 """Cores with one broken rule each: an invariant or a bound must catch every one of them."""
 
-from dataclasses import dataclass
-
 import msgspec
 
 from hyperscale.jobs.agent.attempts import StopCause
@@ -26,6 +24,7 @@ from hyperscale.jobs.leader.state import JobProgress
 from hyperscale.jobs.leader.worker_liveness import WorkerTable
 from hyperscale.jobs.messages import AttemptId, DeliverResult
 from hyperscale.ledger.group_clock import GroupClock, GroupClocks
+from tests.simulation.campaign import Mutant
 from tests.simulation.jobs.schedules import Cores
 from tests.simulation.kernel import Host
 
@@ -167,15 +166,6 @@ class DatesAsTime(GroupClocks):
 
 def _is_same_part(a: AttemptId, b: AttemptId) -> bool:
     return (a.job, a.workflow, a.part) == (b.job, b.workflow, b.part)
-
-
-@dataclass(frozen=True)
-class Mutant:
-    name: str
-    cores: Cores
-    profile: str
-    caught_by: tuple[str, ...]
-    """Texts of violations, of which one must occur."""
 
 
 MUTANTS = (

@@ -27,8 +27,8 @@ from hyperscale.ledger.group_clock import GroupClocks
 from hyperscale.ledger.replica import key_slot_of
 from hyperscale.plan import Plan as TestPlan
 from hyperscale.plan import Priority, StepKind, StepPlan, WorkflowPlan
-from tests.simulation.faults import Step, apply, play
-from tests.simulation.jobs.ledger import Ledger
+from tests.simulation.committed_log import Ledger
+from tests.simulation.faults import Step, apply, heal, play
 from tests.simulation.jobs.manager import ManagerProgram
 from tests.simulation.jobs.monitor import JobMonitor, check_end
 from tests.simulation.jobs.target import Target
@@ -477,7 +477,7 @@ def run(plan: Plan, *, cores: Cores | None = None, trace: Trace | None = None) -
     play(world, [step for step in plan.steps if step["do"] not in ("transfer", "depose")])
     for step in plan.steps:
         if step["do"] == "transfer":
-            world.at(step["at_s"], lambda: _transfer(world, ledger))
+            world.at(step["at_s"], ledger.transfer)
         elif step["do"] == "depose":
             world.at(step["at_s"], partial(_depose, world, ledger, plan, step))
     jobs = [_submit(world, ledger, plan, job) for job in plan.jobs]
@@ -514,24 +514,8 @@ def _submit(world: World, ledger: Ledger, plan: Plan, job: Submission) -> str:
         options=options,
     )
     name = job_id(SCOPE, group, job.key)
-
-    def commit(what: JobSubmitted | CancelRequested) -> None:
-        if ledger.groups[group].leader is None or ledger.groups[group].lost_s is not None:
-            world.after(0.5, lambda: commit(what))
-        else:
-            ledger.commit(group, what)
-
-    world.at(job.at_s, lambda: commit(event))
-    if job.cancel_s is not None:
-        cancel = CancelRequested(job=name, reason="enough", by="test")
-
-        def try_cancel() -> None:
-            if ledger.truth[group].job(name) is None:
-                world.after(0.5, try_cancel)
-            else:
-                commit(cancel)
-
-        world.at(job.cancel_s, try_cancel)
+    cancel = CancelRequested(job=name, reason="enough", by="test")
+    ledger.submit(group, name, event, at_s=job.at_s, cancel=cancel, cancel_s=job.cancel_s)
     return name
 
 
@@ -555,16 +539,6 @@ _AROUND = (
 )
 
 
-def _transfer(world: World, ledger: Ledger) -> None:
-    number = world.rng.choice(list(ledger.groups))
-    group = ledger.groups[number]
-    others = [
-        name for name in ledger.managers if name != group.leader and ledger._reaches_majority(name)
-    ]
-    if others and group.leader is not None and group.lost_s is None:
-        ledger.make_leader(number, world.rng.choice(others))
-
-
 def _depose(world: World, ledger: Ledger, plan: Plan, step: Step) -> None:
     leader = ledger.groups[world.rng.randint(1, plan.groups)].leader
     if leader is None:
@@ -576,14 +550,9 @@ def _depose(world: World, ledger: Ledger, plan: Plan, step: Step) -> None:
 
 
 def _heal(world: World) -> None:
-    world.network.heal()
     world.network.slow.clear()
-    world.network.link.loss = min(0.01, world.network.link.loss)
     for host in world.hosts.values():
-        if host.paused:
-            host.resume()
         program = host.program
         if isinstance(program, WorkerProgram) and program.agent.is_draining:
             host.stop("exit")
-        if not host.is_up:
-            host.start()
+    heal(world)

@@ -1,22 +1,18 @@
 """The job simulation as a suite of the campaign: seeds alternate between profiles."""
 
-from collections.abc import Iterable
-
-from tests.simulation.campaign import quantiles
-from tests.simulation.jobs.schedules import PROFILES, Cores, Outcome, Plan, draw, run
+from tests.simulation.campaign import ProfileSuite, quantiles
+from tests.simulation.jobs.schedules import PROFILES, Outcome, Plan, draw, run
 from tests.simulation.trace import Trace
 
 
-class JobSuite:
+class JobSuite(ProfileSuite):
     """Random schedules over 1 to 5 managers and 2 to 4 workers."""
 
-    def __init__(self, profiles: Iterable[str] = PROFILES, *, cores: Cores | None = None) -> None:
-        self._profiles = [PROFILES[name] for name in profiles]
-        self._cores = cores
-        self.name = f"jobs/{self._profiles[0].name}" if len(self._profiles) == 1 else "jobs"
+    tier = "jobs"
+    profiles = PROFILES
 
     def draw(self, seed: int) -> Plan:
-        return draw(self._profiles[seed % len(self._profiles)], seed)
+        return draw(self.profile_of(seed), seed)
 
     def run(self, plan: Plan, trace: Trace | None) -> Outcome:
         return run(plan, cores=self._cores, trace=trace)
@@ -31,15 +27,8 @@ class JobSuite:
         return "\n".join(lines)
 
     def summarise(self, outcomes: list[Outcome]) -> list[str]:
-        statuses: dict[str, int] = {}
-        for outcome in outcomes:
-            for status, count in outcome.statuses.items():
-                statuses[status] = statuses.get(status, 0) + count
         return [
-            f"jobs: {sum(outcome.jobs for outcome in outcomes)}, as "
-            + ", ".join(f"{count} {status}" for status, count in sorted(statuses.items())),
-            f"events: {sum(o.events for o in outcomes)}, "
-            f"virtual hours: {sum(o.virtual_s for o in outcomes) / 3600:.1f}",
+            *self.summarise_jobs(outcomes),
             f"attempts revoked: {sum(outcome.revoked for outcome in outcomes)}, "
             f"on shared cores of their job: {sum(outcome.shared for outcome in outcomes)}",
             f"death of a worker to its load being back, s: "

@@ -2,11 +2,17 @@
 
 import pytest
 
-from tests.simulation.campaign import campaign, is_noticed, seconds_per_simulation, seeds_of_commit
-from tests.simulation.jobs.mutants import MUTANTS, Mutant
+from tests.simulation.campaign import (
+    Mutant,
+    campaign,
+    is_noticed,
+    seconds_per_simulation,
+    seeds_of_commit,
+    trace_of,
+)
+from tests.simulation.jobs.mutants import MUTANTS
 from tests.simulation.jobs.schedules import PROFILES
 from tests.simulation.jobs.suite import JobSuite
-from tests.simulation.trace import Trace
 
 MUTANT_SEEDS = 400  # a broken rule may need many schedules to show
 
@@ -75,9 +81,4 @@ def test_every_mutant_is_caught(mutant: Mutant) -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_the_same_seed_gives_the_same_trace(profile: str) -> None:
     suite = JobSuite([profile])
-    digests = set()
-    for _ in range(2):
-        trace = Trace()
-        suite.run(suite.draw(7), trace)
-        digests.add(trace.digest)
-    assert len(digests) == 1
+    assert trace_of(suite, 7) == trace_of(suite, 7)

@@ -1,8 +1,9 @@
 """A ledger that is correct by construction; consensus itself is tested elsewhere.
 
-Each group has one log that all managers see. The leader of a group commits after a short delay
-if it reaches a majority. A leader that is paused or cut off is replaced after a while, and may
-believe for a short time that it still leads: fences must stop the commands it sends then.
+The simulations of job leaders and of gates share it. Each group has one log that all nodes of the
+tier see. The leader of a group commits after a short delay if it reaches a majority. A leader that
+is paused or cut off is replaced after a while, and may believe for a short time that it still
+leads: fences must stop the commands it sends then.
 """
 
 from collections.abc import Callable
@@ -81,6 +82,36 @@ class Ledger:
         return (known.leader, known.term) == (host, term)
 
     # --- committing -----------------------------------------------------------------------
+
+    def submit(
+        self,
+        group: int,
+        job: str,
+        submission: Any,
+        *,
+        at_s: float,
+        cancel: Any = None,
+        cancel_s: float | None = None,
+    ) -> None:
+        """Commit a submission as soon as the group is led, and a cancel once the job is there."""
+
+        def try_cancel() -> None:
+            if self.truth[group].job(job) is None:
+                self.world.after(0.5, try_cancel)
+            else:
+                self.commit_when_led(group, cancel)
+
+        self.world.at(at_s, lambda: self.commit_when_led(group, submission))
+        if cancel_s is not None:
+            self.world.at(cancel_s, try_cancel)
+
+    def commit_when_led(self, group: int, event: Any) -> None:
+        """Commit an event of a client, which tries again while the group has no leader."""
+        known = self.groups[group]
+        if known.leader is None or known.lost_s is not None:
+            self.world.after(0.5, lambda: self.commit_when_led(group, event))
+        else:
+            self.commit(group, event)
 
     def propose(
         self, host: "Host", group: int, term: int, event: Any, failed: Callable[[], None]
@@ -226,6 +257,16 @@ class Ledger:
         group.leader, group.lost_s = name, None
         group.life = self.world.hosts[name].life
         self._later(name, "lead", (number, group.term), 0.01)
+
+    def transfer(self) -> None:
+        """Give the leadership of a random group to another node that could lead."""
+        number = self.world.rng.choice(list(self.groups))
+        group = self.groups[number]
+        others = [
+            name for name in self.managers if name != group.leader and self._reaches_majority(name)
+        ]
+        if others and group.leader is not None and group.lost_s is None:
+            self.make_leader(number, self.world.rng.choice(others))
 
     def _notice(self, number: int, name: str, term: int, after_s: float) -> None:
         """Let a leader notice that it lost its majority; a paused one notices after it resumes."""
