@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from hyperscale.errors import InputError
-from hyperscale.testing.arguments import FileContent
+from hyperscale.testing.arguments import FileContent, FilesValue
 
 _JSON = "application/json"
 _FORM = "application/x-www-form-urlencoded"
@@ -54,8 +54,16 @@ def encode_pairs(fields: Mapping[str, Any]) -> str:
     return urlencode({name: v for name, v in fields.items() if v is not None}, doseq=True)
 
 
-def encode_multipart(files: Mapping[str, Any], fields: Mapping[str, Any] | None) -> Body:
+def encode_multipart(
+    files: Mapping[str, Any] | FilesValue, fields: Mapping[str, Any] | None
+) -> Body:
     """Encode as multipart/form-data; a file is bytes, a `File`, or (name, bytes[, type])."""
+    if not isinstance(files, Mapping | FilesValue):
+        raise InputError(
+            f"files: a {type(files).__name__} has no names",
+            hint='write {"name": file}, or give a Directory or a FileGlob',
+        )
+    parts = files.items() if isinstance(files, Mapping) else (("file", each) for each in files)
     boundary = f"hyperscale-{secrets.token_hex(12)}"
     out = bytearray()
     for name, value in (fields or {}).items():
@@ -63,7 +71,7 @@ def encode_multipart(files: Mapping[str, Any], fields: Mapping[str, Any] | None)
             out += _part_head(boundary, f'name="{_quoted(name)}"', None)
             out += one if isinstance(one, bytes) else str(one).encode()
             out += b"\r\n"
-    for name, value in files.items():
+    for name, value in parts:
         filename, content, kind = _file_of(name, value)
         about = f'name="{_quoted(name)}"; filename="{_quoted(filename)}"'
         out += _part_head(boundary, about, kind)

@@ -3,19 +3,23 @@
 A method sends the request and returns at once; no code here runs when the response arrives.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
+from hyperscale.clients.auth import SignedRequest
 from hyperscale.clients.templates import BodyCall, PlainCall, TemplateBook
+from hyperscale.testing.arguments import AuthScheme
 from hyperscale.testing.http import HTTPResponse
 
 if TYPE_CHECKING:
     from hyperscale._native import Exchange, Template
+    from hyperscale.clients.auth import Authorizer
 
 Response = Coroutine[Any, Any, HTTPResponse]
 """A request that was sent, to be awaited or made a task."""
 
-Send = Callable[["Template", int], Response]
+Send = Callable[["Template", int, bool], Response]
+"""Sends a request of a virtual user; True keeps the body even if no step can see it."""
 
 
 class RequestError(Exception):
@@ -30,51 +34,121 @@ class RequestError(Exception):
         super().__init__(f"{exchange.method} {exchange.url}: {self.error}: {exchange.error_detail}")
 
 
-class HTTPClient:
+class EngineCalls:
+    """The calls of one virtual user to the native engine; its clients share them."""
+
+    __slots__ = ("_authorizer", "_book", "_send", "_template", "_user", "_vu")
+
+    def __init__(
+        self,
+        book: TemplateBook,
+        send: Send,
+        vu: int,
+        authorizer: "Authorizer | None" = None,
+        user: object = None,
+    ) -> None:
+        """`user` is the instance of the workflow that has a context."""
+        self._book = book
+        self._template = book.template
+        self._send = send
+        self._vu = vu
+        self._authorizer = authorizer
+        self._user = user
+
+    def send(
+        self, method: str, url: str, call: Mapping[str, Any], *, needs_body: bool = False
+    ) -> Response:
+        """Send a request; `call` has the arguments of `BodyCall`."""
+        auth = call.get("auth")
+        if isinstance(auth, AuthScheme) and self._authorizer is not None:
+            return self._authenticate(self._authorizer, auth, method, url, call, needs_body)
+        return self._send(self._template(method, url, call), self._vu, needs_body)
+
+    async def _authenticate(
+        self,
+        authorizer: "Authorizer",
+        auth: AuthScheme,
+        method: str,
+        url: str,
+        call: Mapping[str, Any],
+        needs_body: bool,
+    ) -> HTTPResponse:
+        plain = {name: value for name, value in call.items() if name != "auth"}
+
+        def send(headers: Mapping[str, str]) -> Response:
+            with_headers = {**(call.get("headers") or {}), **headers}
+            template = self._template(method, url, {**plain, "headers": with_headers})
+            return self._send(template, self._vu, needs_body)
+
+        def fetch(token_url: str, form: Mapping[str, str], headers: Mapping[str, str]) -> Response:
+            # With the certificates and the time limits of the request that needs the token.
+            kept = ("verify", "ca", "cert", "key", "timeout", "connect_timeout")
+            options = {name: call[name] for name in kept if name in call}
+            template = self._template(
+                "POST", token_url, {**options, "form": form, "headers": headers}
+            )
+            return self._send(template, self._vu, True)
+
+        body = self._book.body_of(method, url, plain)
+        request = SignedRequest(method, self._template(method, url, plain).url, body)
+        context = getattr(self._user, "context", {})
+        return await authorizer.send(auth, request, send, fetch, context)
+
+
+class HTTPClient(EngineCalls):
     """The HTTP client of one virtual user.
 
     Every argument may be a plain value or one of the request parts of `hyperscale.testing`.
     `PlainCall` and `BodyCall` list the arguments of a call.
     """
 
-    __slots__ = ("_send", "_template", "_vu")
-
-    def __init__(self, book: TemplateBook, send: Send, vu: int) -> None:
-        self._template = book.template
-        self._send = send
-        self._vu = vu
+    __slots__ = ()
 
     def get(self, url: str, **call: Unpack[PlainCall]) -> Response:
         """Send a GET request: `await self.client.http.get(url, params={"page": 1})`."""
-        return self._send(self._template("GET", url, call), self._vu)
+        if "auth" in call:
+            return self.send("GET", url, call)
+        return self._send(self._template("GET", url, call), self._vu, False)
 
     def head(self, url: str, **call: Unpack[PlainCall]) -> Response:
         """Send a HEAD request; its response has headers and no body."""
-        return self._send(self._template("HEAD", url, call), self._vu)
+        if "auth" in call:
+            return self.send("HEAD", url, call)
+        return self._send(self._template("HEAD", url, call), self._vu, False)
 
     def options(self, url: str, **call: Unpack[PlainCall]) -> Response:
         """Send an OPTIONS request."""
-        return self._send(self._template("OPTIONS", url, call), self._vu)
+        if "auth" in call:
+            return self.send("OPTIONS", url, call)
+        return self._send(self._template("OPTIONS", url, call), self._vu, False)
 
     def post(self, url: str, **call: Unpack[BodyCall]) -> Response:
         """Send a POST request: `await self.client.http.post(url, json={"id": 1})`.
 
         The body is one of `json`, `data`, `form`, `files`.
         """
-        return self._send(self._template("POST", url, call), self._vu)
+        if "auth" in call:
+            return self.send("POST", url, call)
+        return self._send(self._template("POST", url, call), self._vu, False)
 
     def put(self, url: str, **call: Unpack[BodyCall]) -> Response:
         """Send a PUT request; the body is given as for `post`."""
-        return self._send(self._template("PUT", url, call), self._vu)
+        if "auth" in call:
+            return self.send("PUT", url, call)
+        return self._send(self._template("PUT", url, call), self._vu, False)
 
     def patch(self, url: str, **call: Unpack[BodyCall]) -> Response:
         """Send a PATCH request; the body is given as for `post`."""
-        return self._send(self._template("PATCH", url, call), self._vu)
+        if "auth" in call:
+            return self.send("PATCH", url, call)
+        return self._send(self._template("PATCH", url, call), self._vu, False)
 
     def delete(self, url: str, **call: Unpack[BodyCall]) -> Response:
         """Send a DELETE request; a body is given as for `post`."""
-        return self._send(self._template("DELETE", url, call), self._vu)
+        if "auth" in call:
+            return self.send("DELETE", url, call)
+        return self._send(self._template("DELETE", url, call), self._vu, False)
 
     def request(self, method: str, url: str, **call: Unpack[BodyCall]) -> Response:
         """Send a request with any method, such as `TRACE`."""
-        return self._send(self._template(method, url, call), self._vu)
+        return self.send(method, url, call)

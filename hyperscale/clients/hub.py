@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from urllib.parse import urlsplit
 
 from hyperscale._native import Engine, Exchange, Program, Recorder, Template, resolve
+from hyperscale.clients.auth import Authorizer
 from hyperscale.clients.bodies import encode_data
 from hyperscale.clients.http import HTTPClient, RequestError, Response
-from hyperscale.clients.libraries import client_class
+from hyperscale.clients.libraries import ENGINE_CLIENTS, client_class, engine_client_class
 from hyperscale.clients.library import CallRoom
 from hyperscale.clients.scope import NO_STEP, current_step
 from hyperscale.clients.templates import TemplateBook
@@ -23,6 +24,7 @@ from hyperscale.testing.protocols import PROTOCOLS, ServiceUrl, protocol_of, spl
 if TYPE_CHECKING:
     from hyperscale.clients.browser import BrowserClient
     from hyperscale.clients.ftp import FTPClient
+    from hyperscale.clients.graphql import GraphQLClient
     from hyperscale.clients.kafka import KafkaClient
     from hyperscale.clients.mongodb import MongoDBClient
     from hyperscale.clients.mqtt import MQTTClient
@@ -43,11 +45,11 @@ CompiledStep = tuple[Template, int, list[int], list[int]]
 class Client:
     """The protocol clients of one virtual user: `self.client.http.get(url)`.
 
-    Clients that use a library are made when they are first used.
+    Other clients than `http` are made when they are first used.
     """
 
     if not TYPE_CHECKING:
-        __slots__ = ("_room", "http", *PROTOCOLS)
+        __slots__ = ("_room", "http", *ENGINE_CLIENTS, *PROTOCOLS)
 
     def __init__(self, http: HTTPClient, room: CallRoom) -> None:
         self.http = http
@@ -56,6 +58,7 @@ class Client:
     if TYPE_CHECKING:
         browser: BrowserClient
         ftp: FTPClient
+        graphql: GraphQLClient
         kafka: KafkaClient
         mongodb: MongoDBClient
         mqtt: MQTTClient
@@ -69,7 +72,10 @@ class Client:
     else:
 
         def __getattr__(self, name):
-            client = client_class(name)(self._room)
+            if name in ENGINE_CLIENTS:
+                client = engine_client_class(name)(self.http)
+            else:
+                client = client_class(name)(self._room)
             setattr(self, name, client)  # from now on, this method is not called for it
             return client
 
@@ -91,6 +97,7 @@ class ClientHub:
         self._room = CallRoom(recorder, plan.connections, plan.timeout_s, show)
         self._recorder = recorder
         self._book = TemplateBook(plan.timeout_s)
+        self._authorizer = Authorizer()
         self._addresses: dict[tuple[str, int], asyncio.Future[list[str]]] = {}
         self._is_guarded = self._is_halted = False
         # The users' sockets may need as many descriptors as the system permits.
@@ -110,9 +117,9 @@ class ClientHub:
         get_step = current_step.get
         sees_all = trace is not None
 
-        def send(template: Template, vu: int) -> Response:
+        def send(template: Template, vu: int, needs_body: bool) -> Response:
             step, sees_body = get_step(NO_STEP)
-            return send_native(template, vu, step, sees_body or sees_all)
+            return send_native(template, vu, step, sees_body or needs_body or sees_all)
 
         def rebind(function: SendNative) -> None:
             nonlocal send_native
@@ -121,8 +128,9 @@ class ClientHub:
         # Clients keep `send` for good; `rebind` keeps it from keeping a closed engine alive.
         self._send, self._rebind = send, rebind
 
-    def client(self, vu: int) -> Client:
-        return Client(HTTPClient(self._book, self._send, vu), self._room)
+    def client(self, vu: int, user: object = None) -> Client:
+        """Return the clients of a virtual user, the instance of its workflow."""
+        return Client(HTTPClient(self._book, self._send, vu, self._authorizer, user), self._room)
 
     async def prepare(self, arg: OptimizedArg) -> None:
         """Resolve or encode one request part, once. Raises InputError if that fails."""
@@ -167,7 +175,7 @@ class ClientHub:
 
     def compile(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Template:
         """Return the request that `client.http.<method>(*args, **kwargs)` would send."""
-        client = HTTPClient(self._book, lambda template, _vu: cast(Any, template), 0)
+        client = HTTPClient(self._book, lambda template, *_: cast(Any, template), 0)
         return cast(Template, getattr(client, method)(*args, **kwargs))
 
     def program(

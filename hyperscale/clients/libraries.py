@@ -3,11 +3,19 @@
 import difflib
 import importlib
 import logging
-from typing import cast
+from typing import Any, cast
 
 from hyperscale.clients.library import LibraryClient
 from hyperscale.errors import InputError
 from hyperscale.testing.protocols import PROTOCOLS
+
+ENGINE_CLIENTS = ("graphql",)
+"""Clients beside `http` that use the native engine, each a module of that name."""
+
+
+def engine_client_class(name: str) -> Any:
+    """Return the class of a client that uses the engine: it is made from the user's `http`."""
+    return importlib.import_module(f"hyperscale.clients.{name}").CLIENT
 
 
 def client_class(name: str) -> type[LibraryClient]:
@@ -17,11 +25,10 @@ def client_class(name: str) -> type[LibraryClient]:
     """
     row = PROTOCOLS.get(name)
     if row is None:
-        near = difflib.get_close_matches(name, ["http", *PROTOCOLS], n=1)
+        known = ["http", *ENGINE_CLIENTS, *PROTOCOLS]
+        near = difflib.get_close_matches(name, known, n=1)
         meant = f"; did you mean self.client.{near[0]}?" if near else ""
-        raise AttributeError(
-            f"there is no client {name!r}{meant} Clients: {', '.join(['http', *PROTOCOLS])}"
-        )
+        raise AttributeError(f"there is no client {name!r}{meant} Clients: {', '.join(known)}")
     try:
         module = importlib.import_module(f"hyperscale.clients.{name}")
     except ImportError as error:

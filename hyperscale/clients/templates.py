@@ -19,7 +19,7 @@ from hyperscale.clients.bodies import (
 )
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
-from hyperscale.testing.arguments import OptimizedArg, authorization
+from hyperscale.testing.arguments import AuthScheme, FilesValue, OptimizedArg, authorization
 
 CONNECT_TIMEOUT_S = 10.0
 REDIRECTS_MAX = 10
@@ -38,8 +38,9 @@ class PlainCall(TypedDict, total=False):
     """Query parameters; a list repeats its name, None leaves it out."""
     cookies: Mapping[str, str] | None
     """Sent with the cookies of the virtual user, and instead of those with the same name."""
-    auth: tuple[str, str] | str | None
-    """("user", "password"), "user:password", a bearer token, or a whole header value."""
+    auth: tuple[str, str] | str | AuthScheme | None
+    """("user", "password"), "user:password", a bearer token, a whole header value, or `OAuth2`,
+    `SigV4`, `Digest` or `Bearer`."""
     timeout: str | float
     """Longest time for the whole call, redirects included."""
     connect_timeout: str | float
@@ -66,8 +67,9 @@ class BodyCall(PlainCall, total=False):
     json: Any
     form: Mapping[str, Any] | None
     """Sent url-encoded; beside `files`, the other fields of the multipart body."""
-    files: Mapping[str, Any] | None
-    """A multipart body: name to bytes, `File`, or (file name, bytes, content type)."""
+    files: Mapping[str, Any] | FilesValue | None
+    """A multipart body: name to bytes, `File`, or (file name, bytes, content type); or a
+    `Directory` or `FileGlob`, whose files all have the name "file"."""
 
 
 _PARTS = frozenset(("headers", "params", "cookies", "auth", "data", "json", "form", "files"))
@@ -93,6 +95,11 @@ class TemplateBook:
                 self._kept.clear()
             found = self._kept[key] = self._render(method, url, cast(BodyCall, call))
         return found
+
+    def body_of(self, method: str, url: str, call: Mapping[str, object]) -> bytes:
+        """Return the body that a call sends; a signature covers it."""
+        body = _body(f"{method} {url}", cast(BodyCall, call))
+        return body.content if body is not None else b""
 
     def _render(self, method: str, url: str, call: BodyCall) -> Template:
         where = f"{method} {url}"
@@ -173,6 +180,8 @@ def _headers(call: BodyCall) -> list[tuple[str, str]]:
     if cookies:
         headers.append(("Cookie", "; ".join(f"{name}={v}" for name, v in cookies.items())))
     auth = call.get("auth")
+    if isinstance(auth, AuthScheme):
+        raise InputError(f"auth: {type(auth).__name__} cannot be used here")
     if auth is not None:
         headers.append(("Authorization", authorization(auth)))
     return headers

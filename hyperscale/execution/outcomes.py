@@ -5,12 +5,12 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
-from hyperscale._native import Exchange, Recorder
+from hyperscale._native import Exchange, Recorder, mask_header
 from hyperscale.clients import ClientError, RequestError
 from hyperscale.errors import RunError
 from hyperscale.execution.hook_calls import DUE, RAISED, HookCall
 from hyperscale.execution.user_errors import SeenError, UserErrorLog, failure
-from hyperscale.testing import CallResult, CustomResult
+from hyperscale.testing import CallResult, CustomResult, GraphQLResponse
 from hyperscale.testing.parameters import masked
 from hyperscale.testing.responses import LibraryResponse
 from hyperscale.testing.results import outcome_of
@@ -75,6 +75,8 @@ class StepOutcomes:
         return seen
 
     def _recording(self, kind: type) -> _RecordResult:
+        if issubclass(kind, GraphQLResponse):
+            return self._record_graphql
         if issubclass(kind, CallResult) and hasattr(kind, "exchange"):
             return self._record_exchange
         if issubclass(kind, LibraryResponse):
@@ -101,6 +103,30 @@ class StepOutcomes:
         accept = call.accept
         accepted = accept is not None and bool(accept(result.exchange.status))
         self._count_exchange(call, result.exchange, accepted, results)
+
+    def _record_graphql(
+        self, call: HookCall, result: GraphQLResponse, took_ns: int, results: _Results
+    ) -> None:
+        """Record a reply that may be a failure although its status is none."""
+        failure = None if result.status >= 400 else result.failure()
+        if failure is None:
+            return self._record_exchange(call, result, took_ns, results)
+        error, message = failure
+        exchange = result.exchange
+        latency_ns, service_ns = self._since_due(call, exchange.latency_ns, results)
+        self.recorder.record(
+            call.index,
+            False,
+            latency_ns=latency_ns,
+            status=exchange.status,
+            error=error,
+            message=masked(message),
+            service_ns=service_ns,
+            request=f"{exchange.method} {mask_header('', exchange.url)}",
+            blocked_ns=exchange.blocked_ns,
+            connect_ns=exchange.connect_ns,
+        )
+        return None
 
     def _since_due(
         self, call: HookCall, took_ns: int | None, results: _Results

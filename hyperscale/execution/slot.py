@@ -229,7 +229,7 @@ def _make_instance(
         raise failure(RunError, f"{design.plan.name}() failed", error) from error
     attach(
         instance,
-        client=hub.client(number),
+        client=hub.client(number, instance),
         context=dict(context),
         received=uses,
         vu=0

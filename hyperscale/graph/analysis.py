@@ -87,7 +87,11 @@ def literal_urls(reading: Reading) -> list[tuple[str, str]]:
             continue
         for child in ast.walk(node):
             named = client_call(child, self_name(node))
-            if named is None or named[0] != "http" or not isinstance(child, ast.Call):
+            if (
+                named is None
+                or named[0] not in ("http", "graphql")
+                or not isinstance(child, ast.Call)
+            ):
                 continue
             at = 1 if named[1] == "request" else 0
             given = [word.value for word in child.keywords if word.arg == "url"] or child.args[at:]

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -34,7 +35,8 @@ from hyperscale.plan import (
 from hyperscale.plan.dag import ancestors, layers
 from hyperscale.plan.thresholds import Threshold, parse_threshold
 from hyperscale.testing import File, OptimizedArg
-from hyperscale.testing.arguments import FileContent, UrlValue, split_url
+from hyperscale.testing.arguments import FileContent, FilesValue, UrlValue, split_url
+from hyperscale.testing.graphql import DocumentValue, GraphQLSchema
 from hyperscale.testing.mix import Mix
 
 _THRESHOLD = re.compile(
@@ -101,6 +103,7 @@ def plan_workflow(reading: Reading, overrides: Overrides | None = None) -> Workf
     level = {name: index for index, layer in enumerate(order) for name in layer}
     feeds, feed_files = plan_feeds(reading)
     files = _files(reading) | feed_files
+    check_documents(reading, files)
     steps = []
     for hook in reading.hooks:
         if hook.kind is None:
@@ -147,6 +150,10 @@ def _plan_state(hook: ReadHook) -> StatePlan:
     )
 
 
+_OF = "\n"
+"""Between the path of a `Directory`, or a pattern, and that of one of its files."""
+
+
 def wrap_default(
     hook: ReadHook, parameter: ReadParameter, files: Mapping[str, str | bytes]
 ) -> OptimizedArg:
@@ -160,6 +167,10 @@ def wrap_default(
         found = files.get(str(value), value)
         value = FileContent.of(value, found) if isinstance(found, bytes) else found
     try:
+        if issubclass(parameter.optimized, FilesValue):
+            members = _members(value, files)
+            kind = cast(type[FilesValue], parameter.optimized)
+            return kind.of(members) if members else kind.wrap(value)
         return parameter.optimized.wrap(value)
     except InputError as error:
         raise InputError(
@@ -167,17 +178,65 @@ def wrap_default(
         ) from error
 
 
+def _members(value: object, files: Mapping[str, str | bytes]) -> dict[str, bytes]:
+    """Return the files of a `Directory` or `FileGlob` by path; `files` are named as in `_files`."""
+    prefix = f"{value}{_OF}"
+    return {
+        name.removeprefix(prefix): found if isinstance(found, bytes) else Path(found).read_bytes()
+        for name, found in files.items()
+        if name.startswith(prefix)
+    }
+
+
 def _files(reading: Reading) -> dict[str, str]:
-    """Return the paths of `File` defaults: beside the test, else in the working directory."""
+    """Return the paths of files that defaults name: beside the test, else in the working directory.
+
+    A file of a `Directory` or `FileGlob` has both names, that of the default first.
+    """
     beside = Path(reading.file).resolve().parent
     found = {}
     for hook in reading.hooks:
         for parameter in hook.parameters:
-            if parameter.optimized is File and isinstance(parameter.default, str | Path):
-                near = beside / parameter.default
-                path = near if near.exists() else Path(parameter.default)
-                found[str(parameter.default)] = os.path.abspath(path)
+            kind, default = parameter.optimized, parameter.default
+            if kind is File and isinstance(default, str | Path):
+                near = beside / default
+                path = near if near.exists() else Path(default)
+                found[str(default)] = os.path.abspath(path)
+            elif kind is not None and issubclass(kind, FilesValue):
+                try:
+                    members = kind.find(default, beside)
+                except InputError as error:
+                    raise InputError(
+                        f"{hook.where}: {parameter.name}: {error.message}", hint=error.hint
+                    ) from error
+                found |= {f"{default}{_OF}{name}": path for name, path in members.items()}
     return found
+
+
+def check_documents(reading: Reading, files: Mapping[str, str]) -> None:
+    """Validate the GraphQL documents of a class against the schemas that the class names."""
+    schemas = {
+        name: value
+        for base in reversed(reading.cls.__mro__)
+        for name, value in vars(base).items()
+        if isinstance(value, GraphQLSchema)
+    }
+    documents = {
+        f"{hook.where}: {parameter.name}": str(wrap_default(hook, parameter, files))
+        for hook in reading.hooks
+        for parameter in hook.parameters
+        if parameter.optimized is not None and issubclass(parameter.optimized, DocumentValue)
+    }
+    for name, schema in schemas.items():
+        beside = Path(reading.file).resolve().parent / schema.file
+        path = beside if beside.exists() else Path(schema.file)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{reading.at(name)}: {schema.file}: {reason}") from error
+        if problems := schema.problems(text, documents):
+            raise InputError(problems[0], hint=f"{schema.file} is the schema")
 
 
 def _hosts(reading: Reading, files: Mapping[str, str]) -> tuple[str, ...]:

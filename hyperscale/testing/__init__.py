@@ -10,13 +10,13 @@ from hyperscale.testing.arguments import (
     File,
     FileGlob,
     Headers,
-    Mutation,
     OptimizedArg,
     Params,
     Protobuf,
-    Query,
 )
+from hyperscale.testing.auth import Bearer, Digest, OAuth2, SigV4
 from hyperscale.testing.feed import Feed
+from hyperscale.testing.graphql import GraphQLResponse, GraphQLSchema, Mutation, Query
 from hyperscale.testing.http import HTTPResponse
 from hyperscale.testing.mix import Mix
 from hyperscale.testing.parameters import Param
@@ -45,7 +45,6 @@ from hyperscale.testing.results import (
     CallResult,
     Check,
     CustomResult,
-    GraphQLResponse,
     GRPCResponse,
     HTTP2Response,
     HTTP3Response,
@@ -64,11 +63,13 @@ __all__ = [
     "TIMER",
     "URL",
     "Auth",
+    "Bearer",
     "CallResult",
     "Check",
     "Cookies",
     "CustomResult",
     "Data",
+    "Digest",
     "Directory",
     "Email",
     "FTPResponse",
@@ -77,6 +78,7 @@ __all__ = [
     "FileGlob",
     "GRPCResponse",
     "GraphQLResponse",
+    "GraphQLSchema",
     "HTTP2Response",
     "HTTP3Response",
     "HTTPResponse",
@@ -89,6 +91,7 @@ __all__ = [
     "MongoDBResponse",
     "Mutation",
     "MySQLResponse",
+    "OAuth2",
     "OptimizedArg",
     "Param",
     "Params",
@@ -101,6 +104,7 @@ __all__ = [
     "SCPResponse",
     "SFTPResponse",
     "SMTPResponse",
+    "SigV4",
     "TCPResponse",
     "UDPResponse",
     "WebsocketResponse",

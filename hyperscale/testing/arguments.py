@@ -23,6 +23,8 @@ from hyperscale.testing.protocols import protocol_of, split_service_url
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _AUTH_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9\-]* +\S")
 _SCHEMES = {"http": 80, "https": 443}
+FILES_MAX = 10_000
+"""Files that a `Directory` or a `FileGlob` may have."""
 
 
 def _refuse(self: object, *_args: object, **_kwargs: object) -> NoReturn:
@@ -200,12 +202,16 @@ def _pairs(what: str, value: object) -> list[tuple[Any, Any]]:
     return list(value.items())
 
 
+class AuthScheme(OptimizedArg):
+    """Base of credentials whose header depends on the request, on a reply or on the time."""
+
+
 class AuthValue(str, OptimizedArg):
     """The value of an `Authorization` header."""
 
     @classmethod
-    def wrap(cls, value: object) -> Self:
-        return cls(authorization(value))
+    def wrap(cls, value: object) -> "AuthValue | AuthScheme":
+        return value if isinstance(value, AuthScheme) else cls(authorization(value))
 
 
 def authorization(value: object) -> str:
@@ -333,28 +339,67 @@ class FileContent(bytes, OptimizedArg):
         return mimetypes.guess_type(self.path.name)[0] or "application/octet-stream"
 
 
-class _Query(str, OptimizedArg):
-    """A GraphQL query. Its client does not exist yet; a step that takes it is refused."""
+class FilesValue(tuple[FileContent, ...], OptimizedArg):
+    """The files of a `Directory` or a `FileGlob`, sorted by path."""
 
-    comes_with = "GraphQL"
+    @classmethod
+    def wrap(cls, value: object) -> Self:
+        if isinstance(value, cls):
+            return value
+        found = {name: Path(path).read_bytes() for name, path in cls.find(value, Path()).items()}
+        return cls.of(found)
+
+    @classmethod
+    def of(cls, found: Mapping[str, bytes]) -> Self:
+        """Return the files by the content of each path."""
+        return cls(FileContent.of(name, found[name]) for name in sorted(found))
+
+    @classmethod
+    def find(cls, value: object, beside: Path) -> dict[str, str]:
+        """Return where the files are, by the path that they are known as. Raises InputError."""
+        raise NotImplementedError
 
 
-class _Mutation(str, OptimizedArg):
-    """A GraphQL mutation. Its client does not exist yet; a step that takes it is refused."""
+class DirectoryValue(FilesValue):
+    """Every file below a directory, given by its path and read once."""
 
-    comes_with = "GraphQL"
+    @classmethod
+    def find(cls, value: object, beside: Path) -> dict[str, str]:
+        if not isinstance(value, str | Path):
+            raise InputError(f"{value!r} is not the path of a directory")
+        root = beside / value if (beside / value).is_dir() else Path(value)
+        if not root.is_dir():
+            raise InputError(f"{str(value)!r} is not a directory")
+        return _listed(sorted(root.rglob("*")), root, f"the directory {str(value)!r}")
 
 
-class _Directory(str, OptimizedArg):
-    """A directory to transfer. No client takes one yet; a step that does is refused."""
+class FileGlobValue(FilesValue):
+    """The files that match a pattern such as "images/*.png" or "docs/**/*.md", read once."""
 
-    comes_with = "whole directories"
+    @classmethod
+    def find(cls, value: object, beside: Path) -> dict[str, str]:
+        if not isinstance(value, str) or not value:
+            raise InputError(f"{value!r} is not a pattern of files", hint='write "images/*.png"')
+        for root in (beside, Path()):
+            try:
+                found = sorted(root.glob(value))
+            except (ValueError, NotImplementedError) as error:
+                raise InputError(
+                    f"{value!r} is not a pattern of files: {error}",
+                    hint="write it relative to the test file",
+                ) from error
+            if found:
+                return _listed(found, root, f"{value!r}")
+        raise InputError(f"no file matches {value!r}", hint="it is relative to the test file")
 
 
-class _FileGlob(str, OptimizedArg):
-    """Files to transfer. No client takes several yet; a step that does is refused."""
-
-    comes_with = "several files at once"
+def _listed(paths: list[Path], root: Path, what: str) -> dict[str, str]:
+    files = {str(path.relative_to(root)): str(path.resolve()) for path in paths if path.is_file()}
+    if not files:
+        raise InputError(f"{what} has no files")
+    if len(files) > FILES_MAX:
+        raise InputError(f"{what} has {len(files):,} files, more than {FILES_MAX:,}")
+    return files
 
 
 class _Protobuf(OptimizedArg):
@@ -386,19 +431,18 @@ if TYPE_CHECKING:
     Headers: TypeAlias = Mapping[str, str]
     Params: TypeAlias = Mapping[str, Any]
     Cookies: TypeAlias = Mapping[str, str]
-    Auth: TypeAlias = tuple[str, str] | str
+    Auth: TypeAlias = tuple[str, str] | str | "AuthScheme"
     # A body is whatever JSON, text or bytes its default is, and a step indexes it as such;
     # a union would ask for narrowing at every use. A file is written as a path, used as bytes.
     Data: TypeAlias = Any
     File: TypeAlias = Any
-    Query: TypeAlias = str
-    Mutation: TypeAlias = str
-    Directory: TypeAlias = str
-    FileGlob: TypeAlias = str
+    # Written as a path or a pattern, used as a tuple of files.
+    Directory: TypeAlias = Any
+    FileGlob: TypeAlias = Any
     Protobuf: TypeAlias = Any
     Email: TypeAlias = Any
 else:
     URL, Headers, Params, Cookies = UrlValue, HeadersValue, ParamsValue, CookiesValue
     Auth, Data, File = AuthValue, _Data, _File
-    Query, Mutation, Directory, FileGlob = _Query, _Mutation, _Directory, _FileGlob
+    Directory, FileGlob = DirectoryValue, FileGlobValue
     Protobuf, Email = _Protobuf, EmailValue

@@ -135,12 +135,6 @@ class HTTP3Response(CallResult):
     comes_with = "HTTP/3"
 
 
-class GraphQLResponse(CallResult):
-    """A result of a GraphQL client, which does not exist yet; no step can return it."""
-
-    comes_with = "GraphQL"
-
-
 class GRPCResponse(CallResult):
     """A result of a gRPC client, which does not exist yet; no step can return it."""
 

@@ -295,9 +295,45 @@ def test_a_bad_override_is_refused_by_its_flag(
         (
             """
             @step()
-            async def a(self, q: Query = "{ me }") -> HTTPResponse: ...
+            async def a(self, q: Query = "{ me") -> GraphQLResponse: ...
             """,
-            "shop.py:5: Shop.a: q: Query is not supported yet: there is no client for GraphQL",
+            "shop.py:5: Shop.a: q: not a GraphQL document: line 1: Syntax Error: Expected Name",
+        ),
+        (
+            """
+            @step()
+            async def a(self, q: Query = "mutation { pay }") -> GraphQLResponse: ...
+            """,
+            "shop.py:5: Shop.a: q: the document has mutation, not a query",
+        ),
+        (
+            """
+            @step()
+            async def a(self, q: Mutation = 7) -> GraphQLResponse: ...
+            """,
+            "shop.py:5: Shop.a: q: 7 is not a GraphQL mutation",
+        ),
+        (
+            """
+            schema = GraphQLSchema("missing.graphql")
+            @step()
+            async def a(self, q: Query = "{ me }") -> GraphQLResponse: ...
+            """,
+            "shop.py:5: Shop.schema: missing.graphql: No such file or directory",
+        ),
+        (
+            """
+            @step()
+            async def a(self, f: Directory = "nowhere") -> HTTPResponse: ...
+            """,
+            "shop.py:5: Shop.a: f: 'nowhere' is not a directory",
+        ),
+        (
+            """
+            @step()
+            async def a(self, f: FileGlob = "*.nothing") -> HTTPResponse: ...
+            """,
+            "shop.py:5: Shop.a: f: no file matches '*.nothing'",
         ),
         (
             """

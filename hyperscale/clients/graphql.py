@@ -1,0 +1,114 @@
+"""`self.client.graphql`: queries and mutations over HTTP, through the native engine."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, TypedDict, Unpack
+
+from hyperscale.clients.bodies import encode_json
+from hyperscale.clients.http import EngineCalls
+from hyperscale.clients.templates import PlainCall
+from hyperscale.testing.arguments import DataBytes, HeadersValue
+from hyperscale.testing.graphql import GraphQLResponse
+
+_HEADERS = HeadersValue({"Accept": "application/graphql-response+json, application/json;q=0.9"})
+_HEADERS.optimized = _HEADERS
+_NOT_FOUND = ("PersistedQueryNotFound", "PERSISTED_QUERY_NOT_FOUND")
+
+# Requests without variables are the same every time: they are encoded once. Never taken out, as
+# rendered requests are known by the identity of their parts.
+_kept: dict[tuple[object, ...], DataBytes] = {}
+_KEPT_MAX = 1024
+
+
+class GraphQLClient:
+    """The GraphQL client of one virtual user. It shares connections and cookies with `http`."""
+
+    __slots__ = ("_calls",)
+
+    def __init__(self, calls: EngineCalls) -> None:
+        self._calls = calls
+
+    async def query(
+        self,
+        url: str,
+        query: str,
+        *,
+        variables: Mapping[str, Any] | None = None,
+        operation: str | None = None,
+        persisted: bool = False,
+        **call: Unpack[PlainCall],
+    ) -> GraphQLResponse:
+        """Send a query: `await self.client.graphql.query(url, "{ shop { name } }")`.
+
+        `operation` names the one to run if the document has several. With `persisted` only the
+        hash of the document is sent, and the document itself if the server does not know it. The
+        other arguments are those of `self.client.http.post`.
+        """
+        if not persisted:
+            return await self._send(url, _body(query, variables, operation), call)
+        digest = hashlib.sha256(query.encode()).hexdigest()
+        response = await self._send(url, _body(None, variables, operation, digest), call)
+        if not _is_unknown(response):
+            return response
+        return await self._send(url, _body(query, variables, operation, digest), call)
+
+    async def mutate(
+        self,
+        url: str,
+        mutation: str,
+        *,
+        variables: Mapping[str, Any] | None = None,
+        operation: str | None = None,
+        **call: Unpack[PlainCall],
+    ) -> GraphQLResponse:
+        """Send a mutation: `await self.client.graphql.mutate(url, m, variables={"id": 1})`."""
+        return await self._send(url, _body(mutation, variables, operation), call)
+
+    async def _send(self, url: str, body: "_Body", call: PlainCall) -> GraphQLResponse:
+        given = call.get("headers")
+        headers = {**_HEADERS, **given} if given else _HEADERS
+        options: dict[str, Any] = {**call, "headers": headers, **body}
+        response = await self._calls.send("POST", url, options, needs_body=True)
+        return GraphQLResponse(response.exchange)
+
+
+class _Body(TypedDict, total=False):
+    """The argument of `http.post` that is the body."""
+
+    data: DataBytes
+    json: Mapping[str, Any]
+
+
+def _body(
+    document: str | None,
+    variables: Mapping[str, Any] | None,
+    operation: str | None,
+    digest: str | None = None,
+) -> _Body:
+    """Return the body of a request; `digest` is that of a document the server may know."""
+    key = (document, operation, digest)
+    if variables is None and key in _kept:
+        return {"data": _kept[key]}
+    fields: dict[str, object] = {"query": document, "variables": variables}
+    fields["operationName"] = operation
+    fields = {name: value for name, value in fields.items() if value is not None}
+    if digest is not None:
+        fields["extensions"] = {"persistedQuery": {"version": 1, "sha256Hash": digest}}
+    if variables is not None or len(_kept) >= _KEPT_MAX:
+        return {"json": fields}
+    encoded = encode_json(fields)
+    body = _kept[key] = DataBytes(encoded.content)
+    body.optimized = encoded
+    return {"data": body}
+
+
+def _is_unknown(response: GraphQLResponse) -> bool:
+    """Return True if the server does not know the document of a hash."""
+    for error in response.errors:
+        code = (error.get("extensions") or {}).get("code")
+        if error.get("message") in _NOT_FOUND or code in _NOT_FOUND:
+            return True
+    return False
+
+
+CLIENT = GraphQLClient

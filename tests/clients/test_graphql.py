@@ -1,0 +1,146 @@
+"""GraphQL queries and mutations against strawberry, a server that is not ours."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import strawberry
+from strawberry.asgi import GraphQL
+
+from hyperscale.clients.graphql import GraphQLClient
+from hyperscale.testing import GraphQLResponse
+from tests.conftest import RunningTarget
+from tests.lab.asgi import serving
+from tests.lab.clients import Lab, in_lab
+
+
+@strawberry.type
+class Query:
+    @strawberry.field
+    def hello(self, name: str = "you") -> str:
+        return f"hello {name}"
+
+    @strawberry.field
+    def broken(self) -> str | None:
+        raise ValueError("out of stock")
+
+
+@strawberry.type
+class Mutation:
+    @strawberry.mutation
+    def add(self, price: int) -> int:
+        return price + 1
+
+
+@dataclass
+class Shop:
+    """A GraphQL server and what it was asked."""
+
+    port: int = 0
+    asked: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+
+@pytest.fixture
+def shop() -> Iterator[Shop]:
+    shop = Shop()
+    graphql: Any = GraphQL(strawberry.Schema(Query, Mutation))
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        async def listen() -> Any:
+            message = await receive()
+            if message["type"] == "http.request":
+                shop.asked.append(json.loads(message["body"]))
+            return message
+
+        await graphql(scope, listen, send)
+
+    with serving(application) as port:
+        shop.port = port
+        yield shop
+
+
+def test_queries_and_mutations_return_their_data(shop: Shop) -> None:
+    async def work(lab: Lab) -> list[GraphQLResponse]:
+        graphql = GraphQLClient(lab.http)
+        document = "query Hi($name: String) { hello(name: $name) } query Other { hello }"
+        return [
+            await graphql.query(shop.url, "{ hello }"),
+            await graphql.query(shop.url, "{ hello }"),
+            await graphql.query(shop.url, document, variables={"name": "ann"}, operation="Hi"),
+            await graphql.query(shop.url, document, variables={"name": "bob"}, operation="Hi"),
+            await graphql.mutate(shop.url, "mutation { add(price: 4) }"),
+        ]
+
+    responses = in_lab(work)
+    assert [each.data for each in responses] == [
+        {"hello": "hello you"},
+        {"hello": "hello you"},
+        {"hello": "hello ann"},
+        {"hello": "hello bob"},
+        {"add": 5},
+    ]
+    assert all(each.ok and each.status == 200 and not each.errors for each in responses)
+    assert len(shop.asked) == 5
+    assert shop.asked[0] == {"query": "{ hello }"}
+    assert shop.asked[2]["operationName"] == "Hi"
+
+
+def test_errors_in_a_good_reply_are_failures_of_class_graphql(shop: Shop) -> None:
+    async def work(lab: Lab) -> GraphQLResponse:
+        return await GraphQLClient(lab.http).query(shop.url, "{ hello broken }")
+
+    response = in_lab(work)
+    assert response.status == 200
+    assert not response.ok
+    assert response.data == {"hello": "hello you", "broken": None}
+    assert response.failure() == ("graphql", "out of stock")
+
+
+def test_a_body_that_is_no_reply_fails_as_protocol(target: RunningTarget) -> None:
+    async def work(lab: Lab) -> GraphQLResponse:
+        return await GraphQLClient(lab.http).query(f"{target.url}/json", "{ hello }")
+
+    response = in_lab(work)
+    failure = response.failure()
+    assert failure is not None
+    assert failure[0] == "protocol"
+
+
+def test_the_body_is_read_even_if_no_step_can_see_it(shop: Shop) -> None:
+    async def work(lab: Lab) -> GraphQLResponse:
+        return await GraphQLClient(lab.http).query(shop.url, "{ broken }")
+
+    failure = in_lab(work, sees_body=False).failure()
+    assert failure is not None
+    assert failure[0] == "graphql"
+
+
+def test_a_persisted_query_is_sent_whole_only_if_the_server_does_not_know_it() -> None:
+    asked: list[dict[str, Any]] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        body = json.loads((await receive())["body"])
+        asked.append(body)
+        known = any("query" in each for each in asked)
+        reply = {"data": {"hello": "you"}}
+        if not known:
+            code = {"code": "PERSISTED_QUERY_NOT_FOUND"}
+            reply = {"errors": [{"message": "PersistedQueryNotFound", "extensions": code}]}  # type: ignore[dict-item]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": json.dumps(reply).encode()})
+
+    async def work(lab: Lab, url: str) -> list[GraphQLResponse]:
+        graphql = GraphQLClient(lab.http)
+        return [await graphql.query(url, "{ hello }", persisted=True) for _ in range(2)]
+
+    with serving(application) as port:
+        responses = in_lab(lambda lab: work(lab, f"http://127.0.0.1:{port}/"))
+    assert [each.ok for each in responses] == [True, True]
+    assert ["query" in each for each in asked] == [False, True, False]
+    assert len({each["extensions"]["persistedQuery"]["sha256Hash"] for each in asked}) == 1
