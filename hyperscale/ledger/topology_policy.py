@@ -28,6 +28,8 @@ from hyperscale.ledger.topology import (
 )
 
 VOTERS = 3
+VOTERS_OF_GATES = 5
+"""Gates are few and in different regions, and a global job should survive the loss of two."""
 MANAGEMENT_VOTERS_MAX = 5
 DEAD_VOTER_S = 300.0
 _LOAD_WORTH_MOVING = 100.0  # entries per second of all groups
@@ -45,6 +47,8 @@ class TierHealth(Struct, frozen=True, kw_only=True):
     """Entries per second of the groups that have a replica on this node."""
     leaders: Mapping[int, int] = {}
     """The node that leads each group now, where it is known."""
+    voters: int = VOTERS
+    """How many voters a group has, if there are enough nodes."""
 
 
 def decide(topology: Topology, health: TierHealth) -> list[Decision]:
@@ -111,9 +115,9 @@ def _voters(topology: Topology, health: TierHealth) -> list[Decision]:
     for group in topology.live_groups():
         if group.voters != group.settled and not set(group.voters) - set(active):
             continue  # one change at a time, unless it waits for a node that is gone
-        kept = [voter for voter in group.voters if voter in active][:VOTERS]
+        kept = [voter for voter in group.voters if voter in active][: health.voters]
         ranked = sorted(set(active) - set(kept), key=lambda n: (seats[n], n))
-        missing = _voter_count(len(active), VOTERS) - len(kept)
+        missing = _voter_count(len(active), health.voters) - len(kept)
         wanted = sorted([*kept, *_spread(topology, ranked, missing, beside=kept)])
         if wanted != group.voters:
             decisions.append(VotersWanted(group.number, tuple(wanted)))
@@ -132,7 +136,7 @@ def _create_groups(topology: Topology, health: TierHealth) -> list[Decision]:
     first = max(topology.groups, default=0) + 1
     decisions: list[Decision] = []
     for position in range(missing):
-        count = _voter_count(len(active), VOTERS)
+        count = _voter_count(len(active), health.voters)
         ranked = sorted(active, key=lambda number: (seats[number], number))
         voters = _spread(topology, ranked, count)
         seats.update(voters)

@@ -32,11 +32,13 @@ from hyperscale.ledger.server.operator_requests import OperatorRequests
 from hyperscale.ledger.server.peer_requests import OpenLedger, answer_peers
 from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.ledger.topology import NodeState
+from hyperscale.ledger.topology_policy import VOTERS, VOTERS_OF_GATES
 from hyperscale.membership.events import Member
 from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.nodes.messages import AnnouncedLoad, metadata_of
 from hyperscale.telemetry.metrics import Family
 from hyperscale.wire.handlers import Handlers
+from hyperscale.wire.roles import Role
 
 LAYOUT_VERSION: Final = 4
 """Of what a data directory holds: records, snapshots and history rows. Raise it by one whenever
@@ -159,7 +161,9 @@ class LedgerService(NodeService):
         self._warn_if_gone()
         for hook in self.on_ledger:
             hook(ledger)
-        self._maintenance = MaintenanceDriver(found, _live_jobs)
+        is_gate = self._member.server.local.role is Role.GATE
+        voters = VOTERS_OF_GATES if is_gate else VOTERS
+        self._maintenance = MaintenanceDriver(found, _live_jobs, voters=voters)
         driver.start()
         driver.feed(self._join.opening_event())
         found.history.start()

@@ -26,6 +26,7 @@ from hyperscale.ledger.topology import (
 )
 from hyperscale.ledger.topology_policy import (
     DEAD_VOTER_S,
+    VOTERS_OF_GATES,
     TierHealth,
     decide,
     management_voters,
@@ -281,3 +282,14 @@ def test_the_policy_comes_to_rest_in_a_balanced_topology(script: list[tuple[str,
         health = TierHealth(dead_s=dead)
         settle(made, health)
         check_placed(made, health)
+
+
+def test_groups_of_gates_have_five_voters_once_there_are_five_gates() -> None:
+    health = TierHealth(dead_s={}, voters=VOTERS_OF_GATES)
+    topology = nodes("eu", "us", "asia", awaited=3)
+    settle(topology, health)
+    assert {len(group.voters) for group in topology.groups.values()} == {3}
+    for number in (3, 4):
+        topology.decide(NodeJoined(f"n{number}", f"domain-{number}"))
+    settle(topology, health)
+    assert {len(group.voters) for group in topology.live_groups()} == {5}

@@ -28,7 +28,7 @@ from hyperscale.ledger.messages import (
 )
 from hyperscale.ledger.records import encode_record
 from hyperscale.ledger.server.peer_requests import OpenLedger
-from hyperscale.ledger.topology_policy import TierHealth
+from hyperscale.ledger.topology_policy import VOTERS, TierHealth
 from hyperscale.sansio.driver import CoreDriver
 
 _HISTORY_S = 60.0
@@ -40,7 +40,11 @@ _log = logging.getLogger("hyperscale.ledger")
 class MaintenanceDriver:
     """Feeds the maintenance core of a node and performs its effects."""
 
-    def __init__(self, open_ledger: OpenLedger, live_jobs: Callable[[Machine], int]) -> None:
+    def __init__(
+        self, open_ledger: OpenLedger, live_jobs: Callable[[Machine], int], *, voters: int = VOTERS
+    ) -> None:
+        """`voters`: how many each group has, if there are enough nodes."""
+        self._voters = voters
         self._ledger = open_ledger.ledger
         self._ledger_driver = open_ledger.driver
         self._history = open_ledger.history
@@ -70,6 +74,7 @@ class MaintenanceDriver:
         return TierHealth(
             dead_s={number: each_s for number, each_s in dead_s.items() if each_s is not None},
             unfit=frozenset(unfit),
+            voters=self._voters,
         )
 
     def _perform(self, effect: MaintenanceEffect) -> None:
