@@ -24,10 +24,10 @@ LOOP = ROOT / "target" / "release" / "examples" / "closed_loop"
 
 # The first pattern that a function matches names its part.
 PARTS = (
-    ("parse", re.compile(r"response::|httparse|memchr|memcmp")),
+    ("parse", re.compile(r"decoder::|httparse|memchr|memcmp")),
     ("record", re.compile(r"recorder|hdrhistogram|hist::")),
     ("program", re.compile(r"program::")),
-    ("connection", re.compile(r"conn|exchanging|ending|timers|engine::|recv|send|epoll")),
+    ("connection", re.compile(r"engine::|recv|send|epoll")),
 )
 
 

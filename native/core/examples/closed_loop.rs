@@ -7,9 +7,10 @@ use std::env::args;
 use std::error::Error;
 use std::sync::Arc;
 
+use hyperscale_core::engine::http::template::{Limits, Template};
 use hyperscale_core::engine::program::{Program, ProgramStep};
-use hyperscale_core::engine::template::{Limits, Template};
-use hyperscale_core::engine::tls::TlsProfile;
+use hyperscale_core::engine::protocol::Protocol;
+use hyperscale_core::engine::transport::tls::TlsProfile;
 use hyperscale_core::engine::Options;
 use hyperscale_core::recorder::Recorder;
 
@@ -28,7 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: closed_loop URL USERS ITERATIONS".into());
     };
     let tls = TlsProfile { verify: false, ..TlsProfile::default() };
-    let template = Arc::new(Template::new("GET", url, Vec::new(), None, LIMITS, &tls)?);
+    let template = Template::new("GET", url, Vec::new(), None, LIMITS, &tls, Protocol::Http1)?;
+    let template = Arc::new(template);
     let step = ProgramStep { template, step: 0, after: Vec::new(), accepts: Vec::new() };
     let mut recorder = Recorder::new(1);
     let iterations = iterations.parse()?;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::clock;
 use crate::engine::exchange::Exchange;
-use crate::engine::response::NO_SAMPLES;
+use crate::engine::http::reply::NO_SAMPLES;
 use crate::hist::{HistError, Histogram};
 use crate::iterations::Iterations;
 use crate::masking::{printable, MASK};

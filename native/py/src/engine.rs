@@ -5,8 +5,9 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hyperscale_core::clock;
-use hyperscale_core::engine::response::Keep;
-use hyperscale_core::engine::{self, Caller, Options, RequestKey};
+use hyperscale_core::engine::http::reply::Keep;
+use hyperscale_core::engine::request::{Caller, RequestKey};
+use hyperscale_core::engine::{self, Options};
 use hyperscale_core::loop_watch::Turns;
 use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::ffi;

@@ -1,4 +1,4 @@
-use hyperscale_core::engine::exchange;
+use hyperscale_core::engine::{exchange, http1};
 use hyperscale_core::recorder::Phase;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -70,11 +70,7 @@ impl Exchange {
 
     #[getter]
     fn version(&self) -> &'static str {
-        if self.inner.minor_version == 0 {
-            "HTTP/1.0"
-        } else {
-            "HTTP/1.1"
-        }
+        self.inner.version.name()
     }
 
     #[getter]
@@ -90,7 +86,7 @@ impl Exchange {
     /// The last request's head as it was written, cookies aside.
     #[getter]
     fn request_head(&self) -> String {
-        String::from_utf8_lossy(self.inner.template.head()).into_owned()
+        String::from_utf8_lossy(http1::head::lines(&self.inner.template)).into_owned()
     }
 
     /// The last request's body, before it was cut into chunks.

@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyperscale_core::engine::template::{self, Body, Limits};
-use hyperscale_core::engine::tls::{self, TlsProfile};
-use hyperscale_core::engine::{self, Mode, Options};
+use hyperscale_core::engine::http::template::{self, Body, Limits};
+use hyperscale_core::engine::protocol::Protocol;
+use hyperscale_core::engine::transport::tls::TlsProfile;
+use hyperscale_core::engine::transport::{self, tls};
+use hyperscale_core::engine::{Mode, Options};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -32,7 +34,8 @@ impl Tls {
             cert_pem: cert_pem.map(Into::into),
             key_pem: key_pem.map(Into::into),
         };
-        tls::configure(&profile).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        tls::configure(&profile, Protocol::Http1.alpn())
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(Self { profile })
     }
 }
@@ -75,7 +78,7 @@ impl Template {
         let body = body.map(|bytes| Body { bytes: bytes.into(), chunked, content_type });
         let default = TlsProfile::default();
         let profile = tls.map_or(&default, |tls| &tls.profile);
-        template::Template::new(method, url, headers, body, limits, profile)
+        template::Template::new(method, url, headers, body, limits, profile, Protocol::Http1)
             .map(|template| Self { inner: Arc::new(template) })
             .map_err(|error| PyValueError::new_err(error.to_string()))
     }
@@ -124,7 +127,7 @@ pub fn to_addresses(addresses: Vec<String>) -> PyResult<Vec<SocketAddr>> {
 /// Every address of a host as "ip:port"; raises `OSError` when it has none.
 #[pyfunction]
 pub fn resolve(py: Python<'_>, host: &str, port: u16) -> PyResult<Vec<String>> {
-    let found = py.detach(|| engine::resolve::resolve(host, port));
+    let found = py.detach(|| transport::resolve::resolve(host, port));
     let addresses = found.map_err(pyo3::exceptions::PyOSError::new_err)?;
     Ok(addresses.iter().map(ToString::to_string).collect())
 }

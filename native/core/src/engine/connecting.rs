@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 
 use rustix::event::epoll;
 
-use super::conn::Conn;
+use super::conn::{Conn, Stage};
 use super::error::{ErrorClass, Failure};
-use super::template::Template;
-use super::{
-    add, Engine, Mode, Names, OriginState, Request, RequestKey, BLOCKED, DNS_FAILURE_NS, WATCHED,
-};
+use super::http::template::Template;
+use super::request::{add, Request, RequestKey, BLOCKED};
+use super::transport::Transport;
+use super::{Engine, Mode, Names, OriginState, DNS_FAILURE_NS, WATCHED};
 use crate::clock::now_ns;
 use crate::recorder::Recorder;
 
@@ -35,7 +35,7 @@ impl<T> Engine<T> {
                     names,
                     next_address: 0,
                     waiting: VecDeque::new(),
-                    idle: Vec::new(),
+                    listed: Vec::new(),
                     open: 0,
                 });
                 self.origin_numbers.insert(template.origin.clone(), number);
@@ -64,8 +64,8 @@ impl<T> Engine<T> {
 
     /// Brings a request to a connection: an idle one, a new one, or a queue for one.
     pub(super) fn dispatch(&mut self, slot: u32, recorder: &mut Recorder) {
-        let Some(request) = self.requests.get(slot as usize) else { return };
-        let key = RequestKey { slot, generation: request.generation };
+        let Some(request) = self.requests.get_mut(slot) else { return };
+        let key = request.key(slot);
         let (number, vu, fresh) = (request.origin, request.caller.vu, request.retried);
         let Some(origin) = self.origins.get_mut(number as usize) else { return };
         match &origin.names {
@@ -90,21 +90,45 @@ impl<T> Engine<T> {
                 return;
             }
         }
-        let idle = match self.options.mode {
-            _ if fresh => None,
+        let listed = match self.options.mode {
+            // Other kept-alive connections may be as stale.
+            _ if fresh && !origin.origin.protocol.is_multiplexed() => None,
             Mode::PerRequest => None,
-            Mode::Shared => origin.idle.pop(),
+            Mode::Shared => origin.listed.pop(),
             Mode::PerVu => self.vus.get_mut(vu as usize).and_then(|vu| {
-                let at = vu.idle.iter().rposition(|&(origin, _)| origin == number)?;
-                Some(vu.idle.swap_remove(at).1)
+                let at = vu.listed.iter().rposition(|&(origin, _)| origin == number)?;
+                Some(vu.listed.swap_remove(at).1)
             }),
         };
-        match idle {
-            Some(conn) => self.start(slot, conn, recorder),
+        match listed {
+            Some(conn) => self.join(key, conn, recorder),
             None if self.options.mode == Mode::Shared && origin.open >= self.options.shared_max => {
                 origin.waiting.push_back(key);
             }
             None => self.connect(key, recorder),
+        }
+    }
+
+    /// Puts a request on a connection that was listed, or has it wait until that is open.
+    fn join(&mut self, key: RequestKey, number: u32, recorder: &mut Recorder) {
+        let Some(conn) = self.conns.get_mut(number as usize) else { return };
+        conn.is_listed = false;
+        if conn.stage == Stage::Open {
+            return self.start(key.slot, number, recorder);
+        }
+        self.list(number);
+        self.joined.entry(number).or_default().push(key);
+    }
+
+    /// Brings requests that waited for a connection to it, or elsewhere if it came to nothing.
+    pub(super) fn dispatch_joined(&mut self, number: u32, recorder: &mut Recorder) {
+        if self.joined.is_empty() {
+            return;
+        }
+        for key in self.joined.remove(&number).unwrap_or_default() {
+            if self.is_live(key) {
+                self.dispatch(key.slot, recorder);
+            }
         }
     }
 
@@ -113,7 +137,7 @@ impl<T> Engine<T> {
             self.connect_queue.push_back(key);
             return;
         }
-        let Some(request) = self.requests.get_mut(key.slot as usize) else { return };
+        let Some(request) = self.requests.get_mut(key.slot) else { return };
         let now = now_ns();
         if request.addresses_tried == 0 {
             add(&mut request.exchange.phases_ns, BLOCKED, now - request.waiting_since_ns);
@@ -134,7 +158,7 @@ impl<T> Engine<T> {
         self.timers.arm(key.slot, request.deadline_ns);
         let tls = match &origin.origin.tls {
             None => None,
-            Some(profile) => match self.tls.get(profile) {
+            Some(profile) => match self.tls.get(profile, origin.origin.protocol.alpn()) {
                 Ok(config) => Some((config, origin.origin.host.as_str())),
                 Err(error) => {
                     let failure = Failure::new(ErrorClass::Tls, error.to_string());
@@ -144,21 +168,33 @@ impl<T> Engine<T> {
         };
         self.generation = self.generation.wrapping_add(1).max(1);
         let generation = self.generation;
-        let (number, vu) = (request.origin, request.caller.vu);
-        let opened =
-            Conn::open(address, tls, number, vu, key.slot, generation, self.options.kernel_times);
-        let opened = opened.and_then(|conn| {
+        let opened = Transport::open(address, tls, self.options.kernel_times);
+        let opened = opened.and_then(|transport| {
             let slot = self.conns.vacant_key() as u32;
             let data = epoll::EventData::new_u64(u64::from(generation) << 32 | u64::from(slot));
-            epoll::add(&self.epoll, &conn.socket, data, WATCHED)?;
-            Ok(conn)
+            epoll::add(&self.epoll, &transport.socket, data, WATCHED)?;
+            Ok(transport)
         });
         match opened {
-            Ok(conn) => {
+            Ok(transport) => {
                 origin.open += 1;
                 self.connecting += 1;
-                let number = self.conns.insert(conn) as u32;
+                let is_multiplexed = origin.origin.protocol.is_multiplexed();
+                let number = self.conns.insert(Conn {
+                    transport,
+                    session: None,
+                    stage: Stage::Connecting,
+                    origin: request.origin,
+                    vu: request.caller.vu,
+                    opener: key.slot,
+                    generation,
+                    was_used: false,
+                    is_listed: false,
+                }) as u32;
                 request.conn = Some(number);
+                if is_multiplexed {
+                    self.list(number);
+                }
             }
             Err(error) => self.connect_failed(key.slot, &error, recorder),
         }
@@ -172,14 +208,14 @@ impl<T> Engine<T> {
         error: &io::Error,
         recorder: &mut Recorder,
     ) {
-        self.close_after(slot, number, recorder);
-        if let Some(request) = self.requests.get_mut(slot as usize) {
+        if let Some(request) = self.requests.get_mut(slot) {
             request.conn = None;
         }
+        self.close(number, recorder);
         self.connect_failed(slot, error, recorder);
     }
 
-    pub(super) fn has_untried_address(&self, request: &Request<T>) -> bool {
+    pub(super) fn has_untried_address(&self, request: &Request) -> bool {
         match self.origins.get(request.origin as usize).map(|o| &o.names) {
             Some(Names::Known(addresses)) => (request.addresses_tried as usize) < addresses.len(),
             _ => false,
@@ -188,8 +224,8 @@ impl<T> Engine<T> {
 
     /// The next address, if there is one left; else the request has failed.
     pub(super) fn connect_failed(&mut self, slot: u32, error: &io::Error, recorder: &mut Recorder) {
-        let Some(request) = self.requests.get(slot as usize) else { return };
-        let key = RequestKey { slot, generation: request.generation };
+        let Some(request) = self.requests.table.get(slot as usize) else { return };
+        let key = request.key(slot);
         if self.has_untried_address(request) {
             return self.connect(key, recorder);
         }

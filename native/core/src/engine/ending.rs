@@ -7,102 +7,118 @@ use rustix::time::{timerfd_settime, Itimerspec, TimerfdTimerFlags, Timespec};
 
 use super::conn::Stage;
 use super::error::{ErrorClass, Failure};
-use super::response::Keep;
-use super::{decode, Done, Engine, Mode, Request, RequestKey, Vu};
+use super::http::decode;
+use super::http::reply::Keep;
+use super::protocol::Session;
+use super::request::{Request, RequestKey};
+use super::{Done, Engine, Mode, Vu};
 use crate::clock::now_ns;
 use crate::recorder::Recorder;
 
 impl<T> Engine<T> {
-    /// An answered connection waits for its next request.
-    pub(super) fn release(&mut self, number: u32, recorder: &mut Recorder) {
+    /// Lets requests find a connection.
+    pub(super) fn list(&mut self, number: u32) {
         let Some(conn) = self.conns.get_mut(number as usize) else { return };
-        conn.request = None;
-        conn.stage = Stage::Idle;
-        conn.uses += 1;
-        let (origin_number, vu) = (conn.origin, conn.vu);
+        if std::mem::replace(&mut conn.is_listed, true) {
+            return;
+        }
         match self.options.mode {
             Mode::PerVu => {
-                let index = vu as usize;
+                let index = conn.vu as usize;
                 if self.vus.len() <= index {
                     self.vus.resize_with(index + 1, Vu::default);
                 }
                 if let Some(vu) = self.vus.get_mut(index) {
-                    vu.idle.push((origin_number, number));
+                    vu.listed.push((conn.origin, number));
                 }
             }
             Mode::Shared => {
-                if let Some(origin) = self.origins.get_mut(origin_number as usize) {
-                    origin.idle.push(number);
+                if let Some(origin) = self.origins.get_mut(conn.origin as usize) {
+                    origin.listed.push(number);
                 }
-                self.serve_waiting(origin_number, recorder);
             }
-            Mode::PerRequest => self.close(number),
+            Mode::PerRequest => conn.is_listed = false,
         }
     }
 
-    /// Shared mode: gives idle or newly allowed connections to who waits longest.
+    pub(super) fn unlist(&mut self, number: u32) {
+        let Some(conn) = self.conns.get_mut(number as usize) else { return };
+        if !std::mem::replace(&mut conn.is_listed, false) {
+            return;
+        }
+        if let Some(vu) = self.vus.get_mut(conn.vu as usize) {
+            vu.listed.retain(|&(_, listed)| listed != number);
+        }
+        if let Some(origin) = self.origins.get_mut(conn.origin as usize) {
+            origin.listed.retain(|&listed| listed != number);
+        }
+    }
+
+    /// Shared mode: gives listed or newly allowed connections to who waits longest.
     pub(super) fn serve_waiting(&mut self, origin_number: u32, recorder: &mut Recorder) {
         loop {
             let Some(origin) = self.origins.get_mut(origin_number as usize) else { return };
-            if origin.idle.is_empty() && origin.open >= self.options.shared_max {
+            if origin.listed.is_empty() && origin.open >= self.options.shared_max {
                 return;
             }
             let Some(key) = origin.waiting.pop_front() else { return };
             if self.is_live(key) {
-                return self.dispatch(key.slot, recorder);
+                self.dispatch(key.slot, recorder);
+                if self.origins.get(origin_number as usize).is_none_or(|o| o.listed.is_empty()) {
+                    return;
+                }
             }
         }
     }
 
-    pub(super) fn close(&mut self, number: u32) {
+    pub(super) fn close(&mut self, number: u32, recorder: &mut Recorder) {
+        self.unlist(number);
+        // Dropping the socket takes it out of the epoll set.
         let Some(conn) = self.conns.try_remove(number as usize) else { return };
         if let Some(origin) = self.origins.get_mut(conn.origin as usize) {
             origin.open = origin.open.saturating_sub(1);
-            if conn.stage == Stage::Idle {
-                origin.idle.retain(|&idle| idle != number);
-            }
         }
-        if conn.stage == Stage::Idle {
-            if let Some(vu) = self.vus.get_mut(conn.vu as usize) {
-                vu.idle.retain(|&(_, idle)| idle != number);
-            }
+        if conn.stage != Stage::Open {
+            self.connect_ended(recorder);
+            self.dispatch_joined(number, recorder);
         }
-        // Dropping the socket takes it out of the epoll set.
+        if self.options.mode == Mode::Shared {
+            self.serve_waiting(conn.origin, recorder);
+        }
     }
 
-    /// Takes a request out, and its connection with it if it still has one.
-    pub(super) fn detach(&mut self, slot: u32, recorder: &mut Recorder) -> Option<Box<Request<T>>> {
-        let request = self.requests.try_remove(slot as usize)?;
+    /// Takes a request out of the table.
+    fn detach(&mut self, slot: u32, recorder: &mut Recorder) -> Option<(Box<Request>, Option<T>)> {
+        let request = self.requests.table.try_remove(slot as usize)?;
         if let Some(counts) = recorder.counts_mut(request.caller.step) {
             counts.bytes_sent += request.exchange.bytes_sent;
             counts.bytes_received += request.exchange.bytes_received;
         }
-        Some(request)
+        if let Some(number) = request.conn {
+            self.leave(slot, number, recorder);
+        }
+        let token = self.tokens.get_mut(slot as usize).and_then(Option::take);
+        Some((request, token))
     }
 
-    /// Closes the connection a request leaves behind, unless it was released before.
-    pub(super) fn close_after(&mut self, slot: u32, number: u32, recorder: &mut Recorder) {
-        let Some(conn) = self.conns.get(number as usize) else { return };
-        if conn.request != Some(slot) {
+    /// Takes a request off its connection, which may not survive that.
+    pub(super) fn leave(&mut self, slot: u32, number: u32, recorder: &mut Recorder) {
+        let Some(conn) = self.conns.get_mut(number as usize) else { return };
+        let Some(session) = &mut conn.session else {
+            if conn.opener == slot {
+                self.close(number, recorder);
+            }
             return;
+        };
+        session.cancel(slot);
+        if session.listens() && session.wants_write() {
+            self.write(number, recorder);
         }
-        let origin = conn.origin;
-        let was_connecting = matches!(conn.stage, Stage::Connecting | Stage::Handshaking);
-        self.close(number);
-        if was_connecting {
-            self.connect_ended(recorder);
-        }
-        if self.options.mode == Mode::Shared {
-            self.serve_waiting(origin, recorder);
-        }
+        self.tend(number, true, recorder);
     }
 
     pub(super) fn drop_request(&mut self, slot: u32, recorder: &mut Recorder) -> Option<T> {
-        let mut request = self.detach(slot, recorder)?;
-        if let Some(number) = request.conn {
-            self.close_after(slot, number, recorder);
-        }
-        request.token.take()
+        self.detach(slot, recorder)?.1
     }
 
     /// Ends a request without a usable response, now.
@@ -117,22 +133,16 @@ impl<T> Engine<T> {
         now: u64,
         recorder: &mut Recorder,
     ) {
-        let Some(mut request) = self.detach(slot, recorder) else { return };
-        if let Some(number) = request.conn {
-            if let Some(conn) = self.conns.get(number as usize).filter(|conn| conn.is_tls()) {
-                request.exchange.tls = conn.tls_info();
-            }
-            self.close_after(slot, number, recorder);
-        }
+        let Some((mut request, token)) = self.detach(slot, recorder) else { return };
         let latency_ns = now.saturating_sub(request.since_ns());
         request.exchange.contains_hold =
             self.held_until_ns > request.since_ns() && !request.is_covered();
         let limit = request.exchange.template.limits.body_bytes_max;
-        let Request { response, exchange, caller, .. } = &mut *request;
-        exchange.body = std::mem::take(&mut response.body);
-        exchange.head = response.head.take();
+        let Request { reply, exchange, caller, .. } = &mut *request;
+        exchange.body = std::mem::take(&mut reply.body);
+        exchange.head = reply.head.take();
         exchange.failure = failure;
-        let encoding = response.rare.as_mut().and_then(|rare| rare.encoding.take());
+        let encoding = reply.rare.as_mut().and_then(|rare| rare.encoding.take());
         // A sample of a failure is only the start of a body.
         let is_whole = caller.keep == Keep::Body && !exchange.body.is_empty();
         if let (None, Some(encoding), true) = (&exchange.failure, encoding, is_whole) {
@@ -141,15 +151,15 @@ impl<T> Engine<T> {
                 Err(failure) => exchange.failure = Some(failure),
             }
         }
-        exchange.status = if exchange.failure.is_none() { response.status } else { 0 };
-        exchange.minor_version = response.minor_version;
+        exchange.status = if exchange.failure.is_none() { reply.status } else { 0 };
+        exchange.version = reply.version;
         exchange.latency_ns = latency_ns;
         exchange.ended_ns = now;
-        self.done.push_back(Done(request));
+        self.done.push_back(Done { request, token });
     }
 
     pub(super) fn is_live(&self, key: RequestKey) -> bool {
-        self.requests.get(key.slot as usize).is_some_and(|r| r.generation == key.generation)
+        self.requests.table.get(key.slot as usize).is_some_and(|r| r.generation == key.generation)
     }
 
     pub(super) fn next_generation(&mut self) -> u32 {
@@ -164,7 +174,7 @@ impl<T> Engine<T> {
         self.timer_at_ns = None;
         let now = now_ns();
         while let Some(slot) = self.timers.pop(now) {
-            let Some(request) = self.requests.get(slot as usize) else { continue };
+            let Some(request) = self.requests.table.get(slot as usize) else { continue };
             if request.deadline_ns > now {
                 let deadline_ns = request.deadline_ns;
                 self.timers.arm(slot, deadline_ns);
@@ -175,7 +185,7 @@ impl<T> Engine<T> {
     }
 
     pub(super) fn on_timeout(&mut self, slot: u32, recorder: &mut Recorder) {
-        let Some(request) = self.requests.get(slot as usize) else { return };
+        let Some(request) = self.requests.table.get(slot as usize) else { return };
         let limits = request.exchange.template.limits;
         let total = request.deadline_ns >= request.total_deadline_ns;
         let stage = request.conn.and_then(|n| self.conns.get(n as usize)).map(|conn| conn.stage);
@@ -189,7 +199,7 @@ impl<T> Engine<T> {
             (true, _) => {
                 format!("the response was not complete within {}", seconds(limits.total_ns))
             }
-            (false, Some(Stage::Busy)) => format!("silence for {}", seconds(limits.read_ns)),
+            (false, Some(Stage::Open)) => format!("silence for {}", seconds(limits.read_ns)),
             (false, _) => format!("no connection within {}", seconds(limits.connect_ns)),
         };
         self.fail(slot, Failure::new(ErrorClass::Timeout, detail), recorder);

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::error::{ErrorClass, Failure};
-use super::template::Template;
+use super::http::reply::Version;
+use super::http::template::Template;
 use crate::masking;
 use crate::recorder::Outcome;
 use crate::report::Sample;
@@ -24,7 +25,7 @@ pub struct Exchange {
     pub template: Arc<Template>,
     /// 0 when no response arrived.
     pub status: u16,
-    pub minor_version: u8,
+    pub version: Version,
     /// None and empty as far as the caller cannot see them, unless they are a sample of a failure.
     pub head: Option<Arc<[u8]>>,
     pub body: Vec<u8>,
@@ -84,7 +85,7 @@ impl Exchange {
             step,
             template,
             status: 0,
-            minor_version: 1,
+            version: Version::Http11,
             head: None,
             body: Vec::new(),
             failure: None,
@@ -108,7 +109,7 @@ impl Exchange {
         }
         self.step = step;
         self.status = 0;
-        self.minor_version = 1;
+        self.version = Version::Http11;
         self.head = None;
         self.body.clear();
         self.failure = None;

@@ -1,9 +1,14 @@
-//! The load engine: many HTTP/1.1 exchanges on one thread and one epoll set.
+//! The load engine: many exchanges on one thread and one epoll set, in layers.
 //!
-//! `send` begins a request, `poll` moves everything that is ready, `take_done` hands
-//! out what ended. Timing is taken here, next to the system calls. The engine knows
-//! requests, connections and virtual users (as numbers); what a step is, and who waits
-//! for an answer, is the caller's (`T`).
+//! - `transport`: sockets, TLS and arrival times. Knows no protocol.
+//! - `protocol`: the interface of a protocol and the list of all; each is a directory (`http1`).
+//! - `serving`, `connecting`, `following`, `ending`: the way of a request from its call through
+//!   names, connections and redirects to its end.
+//!
+//! `send` begins a request, `poll` moves everything that is ready, `take_done` hands out what ended
+//! and `take_part` what requests deliver before they end. Timing is taken here, next to the system
+//! calls. The engine knows requests, connections and virtual users (as numbers); what a step is, and
+//! who waits for an answer, is the caller's (`T`).
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -23,36 +28,39 @@ use crate::recorder::Recorder;
 
 mod conn;
 mod connecting;
-pub mod decode;
 mod ending;
 pub mod error;
 pub mod exchange;
-mod exchanging;
-mod kernel_times;
+mod following;
+pub mod http;
+pub mod http1;
 pub mod pacing;
 pub mod program;
-pub mod resolve;
-pub mod response;
-pub mod template;
+pub mod protocol;
+pub mod request;
+mod serving;
+#[cfg(test)]
+mod tests;
 mod timers;
-pub mod tls;
+pub mod transport;
 
-use conn::{Conn, Scratch};
+use conn::Conn;
+use error::Failure;
 use exchange::Exchange;
-use kernel_times::ClockPair;
-use resolve::Resolver;
-use response::{Expect, HeadMemo, Keep, Response};
-use template::{Origin, Template};
+use http::template::{Origin, Template};
+use protocol::Session;
+use request::{expect, Caller, Part, Request, RequestKey, Requests};
 use timers::Timers;
-use tls::TlsConfigs;
+use transport::kernel_times::ClockPair;
+use transport::resolve::Resolver;
+use transport::tls::TlsConfigs;
+use transport::Scratch;
 
 const EVENTS_MAX: usize = 512;
 /// Reads of one connection in one go, so that a fast sender cannot starve the others.
 const READS_MAX: u32 = 16;
 /// Requests that are kept to be used again, so that none is allocated while the load is even.
 const SPARE_MAX: usize = 1024;
-/// Steps whose last response head is remembered.
-const MEMOS_MAX: usize = 1024;
 /// A failed look-up is believed for so long.
 const DNS_FAILURE_NS: u64 = 1_000_000_000;
 
@@ -62,10 +70,6 @@ const WATCHED: epoll::EventFlags = epoll::EventFlags::IN
     .union(epoll::EventFlags::OUT)
     .union(epoll::EventFlags::RDHUP)
     .union(epoll::EventFlags::ET);
-
-/// Response bytes that a socket has room for without anything being read: less than what Linux
-/// gives every TCP socket to begin with.
-const COVERED_BYTES: u64 = 64 * 1024;
 
 const TIMER_KEY: u64 = u32::MAX as u64;
 const WAKE_KEY: u64 = u32::MAX as u64 - 1;
@@ -96,108 +100,31 @@ impl Default for Options {
     }
 }
 
-/// Names a request for as long as it runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RequestKey {
-    slot: u32,
-    generation: u32,
-}
-
 /// A request that has ended. `Engine::reuse` takes it back when its exchange is no longer needed.
 #[derive(Debug)]
-pub struct Done<T>(Box<Request<T>>);
+pub struct Done<T> {
+    request: Box<Request>,
+    token: Option<T>,
+}
 
 impl<T> Done<T> {
     #[must_use]
     pub fn exchange(&self) -> &Exchange {
-        &self.0.exchange
+        &self.request.exchange
     }
 
     /// The caller's token, if it was not taken before.
     pub fn take_token(&mut self) -> Option<T> {
-        self.0.token.take()
+        self.token.take()
     }
 
     /// The exchange by value; an empty one stays behind.
     pub fn take_exchange(&mut self) -> Exchange {
-        let empty = Exchange::new(self.0.exchange.step, self.0.exchange.template.clone());
-        std::mem::replace(&mut self.0.exchange, empty)
+        let exchange = &mut self.request.exchange;
+        let empty = Exchange::new(exchange.step, exchange.template.clone());
+        std::mem::replace(exchange, empty)
     }
 }
-
-/// Who asks, and what of the answer they can see.
-#[derive(Clone, Copy, Debug)]
-pub struct Caller {
-    pub vu: u32,
-    pub step: u32,
-    pub keep: Keep,
-}
-
-#[derive(Debug)]
-struct Request<T> {
-    token: Option<T>,
-    caller: Caller,
-    origin: u32,
-    response: Response,
-    /// What is known of the call so far.
-    exchange: Exchange,
-    conn: Option<u32>,
-    generation: u32,
-    submitted_ns: u64,
-    /// When this hop began to wait for a connection.
-    waiting_since_ns: u64,
-    phase_since_ns: u64,
-    started_ns: Option<u64>,
-    hop_started_ns: u64,
-    deadline_ns: u64,
-    total_deadline_ns: u64,
-    addresses_tried: u32,
-    retried: bool,
-    /// The kernel said when the last of the response arrived.
-    is_timed: bool,
-}
-
-impl<T> Request<T> {
-    /// Whether its times are right although the loop was held: the kernel noted when the response
-    /// arrived, there was room for all of it, and no connection had to be opened.
-    fn is_covered(&self) -> bool {
-        let [_, connect, tls, _] = self.exchange.phases_ns;
-        let is_small = self.exchange.bytes_received <= COVERED_BYTES;
-        self.is_timed && is_small && connect.is_none() && tls.is_none()
-    }
-
-    fn new(template: Arc<Template>, caller: Caller, expect: Expect) -> Self {
-        Self {
-            token: None,
-            caller,
-            origin: 0,
-            response: Response::new(expect),
-            exchange: Exchange::new(caller.step, template),
-            conn: None,
-            generation: 0,
-            submitted_ns: 0,
-            waiting_since_ns: 0,
-            phase_since_ns: 0,
-            started_ns: None,
-            hop_started_ns: 0,
-            deadline_ns: 0,
-            total_deadline_ns: 0,
-            addresses_tried: 0,
-            retried: false,
-            is_timed: false,
-        }
-    }
-
-    /// Latency counts from the first byte sent, or from the call if none was.
-    fn since_ns(&self) -> u64 {
-        self.started_ns.unwrap_or(self.submitted_ns)
-    }
-}
-
-const BLOCKED: usize = 0;
-const CONNECT: usize = 1;
-const TLS: usize = 2;
-const FIRST_BYTE: usize = 3;
 
 #[derive(Debug)]
 enum Names {
@@ -214,14 +141,15 @@ struct OriginState {
     next_address: usize,
     /// Requests waiting for names, or for a shared connection.
     waiting: VecDeque<RequestKey>,
-    /// Shared mode: connections nobody uses, and how many there are in all.
-    idle: Vec<u32>,
+    /// Shared mode: connections that requests may begin on, and how many there are in all.
+    listed: Vec<u32>,
     open: usize,
 }
 
 #[derive(Debug, Default)]
 struct Vu {
-    idle: Vec<(u32, u32)>, // origin, connection
+    /// Connections that requests may begin on, each with its origin.
+    listed: Vec<(u32, u32)>,
     jar: Option<Box<CookieStore>>,
 }
 
@@ -237,12 +165,16 @@ pub struct Engine<T> {
     origins: Vec<OriginState>,
     origin_numbers: HashMap<Origin, u32>,
     conns: Slab<Conn>,
-    requests: Slab<Box<Request<T>>>,
-    spare: Vec<Box<Request<T>>>,
-    memos: Vec<HeadMemo>,
+    requests: Requests,
+    /// Of each request, by its slot.
+    tokens: Vec<Option<T>>,
+    #[allow(clippy::vec_box)] // they move in and out of the table by pointer
+    spare: Vec<Box<Request>>,
     vus: Vec<Vu>,
     connecting: usize,
     connect_queue: VecDeque<RequestKey>,
+    /// Requests waiting for a connection that is being opened, by its number.
+    joined: HashMap<u32, Vec<RequestKey>>,
     generation: u32,
     done: VecDeque<Done<T>>,
     scratch: Scratch,
@@ -279,12 +211,13 @@ impl<T> Engine<T> {
             origins: Vec::new(),
             origin_numbers: HashMap::new(),
             conns: Slab::new(),
-            requests: Slab::new(),
+            requests: Requests::default(),
+            tokens: Vec::new(),
             spare: Vec::new(),
-            memos: Vec::new(),
             vus: Vec::new(),
             connecting: 0,
             connect_queue: VecDeque::new(),
+            joined: HashMap::new(),
             generation: 0,
             done: VecDeque::new(),
             scratch: Scratch::default(),
@@ -302,7 +235,7 @@ impl<T> Engine<T> {
     }
 
     pub fn in_flight(&self) -> usize {
-        self.requests.len()
+        self.requests.table.len()
     }
 
     pub fn connections(&self) -> usize {
@@ -322,8 +255,38 @@ impl<T> Engine<T> {
     /// Takes back a request that has ended.
     pub fn reuse(&mut self, done: Done<T>) {
         if self.spare.len() < SPARE_MAX {
-            self.spare.push(done.0);
+            self.spare.push(done.request);
         }
+    }
+
+    /// The first part that a request delivered and that was not taken yet.
+    pub fn take_part(&mut self) -> Option<(RequestKey, Part)> {
+        self.requests.parts.pop_front()
+    }
+
+    /// The token of a request that has not ended.
+    pub fn token(&self, key: RequestKey) -> Option<&T> {
+        if !self.is_live(key) {
+            return None;
+        }
+        self.tokens.get(key.slot as usize)?.as_ref()
+    }
+
+    /// Hands a part to a request that runs on a connection, as far as its protocol takes any.
+    pub fn push(
+        &mut self,
+        key: RequestKey,
+        part: Part,
+        recorder: &mut Recorder,
+    ) -> Result<(), Failure> {
+        let ended = || Failure::protocol("the request has ended or has not begun");
+        let live = self.requests.table.get(key.slot as usize);
+        let request = live.filter(|request| request.generation == key.generation);
+        let number = request.and_then(|request| request.conn).ok_or_else(ended)?;
+        let conn = self.conns.get_mut(number as usize).ok_or_else(ended)?;
+        conn.session.as_mut().ok_or_else(ended)?.push(key.slot, part)?;
+        self.write(number, recorder);
+        Ok(())
     }
 
     pub fn has_done(&self) -> bool {
@@ -356,30 +319,23 @@ impl<T> Engine<T> {
         let expect = expect(template, caller, recorder);
         let mut request = match self.spare.pop() {
             Some(mut request) => {
-                request.response = Response::new(expect);
-                request.exchange.renew(caller.step, template);
-                request.caller = caller;
-                request.conn = None;
-                request.started_ns = None;
-                request.addresses_tried = 0;
-                request.retried = false;
-                request.is_timed = false;
+                request.renew(template, caller, expect);
                 request
             }
-            None => Box::new(Request::new(template.clone(), caller, expect)),
+            None => Box::new(Request::new(template, caller, expect)),
         };
-        let total_deadline_ns = now.saturating_add(template.limits.total_ns);
-        request.token = Some(token);
         request.origin = self.origin_number(template);
         request.generation = generation;
-        request.submitted_ns = now;
-        request.waiting_since_ns = now;
-        request.phase_since_ns = now;
-        request.hop_started_ns = now;
-        request.deadline_ns = total_deadline_ns;
-        request.total_deadline_ns = total_deadline_ns;
-        let slot = self.requests.insert(request) as u32;
-        self.timers.arm(slot, total_deadline_ns);
+        request.submit(now);
+        let deadline_ns = request.deadline_ns;
+        let slot = self.requests.table.insert(request) as u32;
+        if self.tokens.len() <= slot as usize {
+            self.tokens.resize_with(slot as usize + 1, || None);
+        }
+        if let Some(place) = self.tokens.get_mut(slot as usize) {
+            *place = Some(token);
+        }
+        self.timers.arm(slot, deadline_ns);
         self.dispatch(slot, recorder);
         self.rearm_timer();
         RequestKey { slot, generation }
@@ -387,7 +343,9 @@ impl<T> Engine<T> {
 
     /// Forgets a request; its connection, if it has one, is closed.
     pub fn abort(&mut self, key: RequestKey, recorder: &mut Recorder) -> Option<T> {
-        self.requests.get(key.slot as usize).filter(|r| r.generation == key.generation)?;
+        if !self.is_live(key) {
+            return None;
+        }
         self.drop_request(key.slot, recorder)
     }
 
@@ -398,11 +356,12 @@ impl<T> Engine<T> {
         for origin in &mut self.origins {
             origin.waiting.clear();
         }
+        self.joined.clear();
         let now = now_ns();
-        for (_, request) in &self.requests {
+        for (_, request) in &self.requests.table {
             recorder.record_cut(request.caller.step, now.saturating_sub(request.since_ns()));
         }
-        let slots: Vec<u32> = self.requests.iter().map(|(slot, _)| slot as u32).collect();
+        let slots: Vec<u32> = self.requests.table.iter().map(|(slot, _)| slot as u32).collect();
         slots.into_iter().filter_map(|slot| self.drop_request(slot, recorder)).collect()
     }
 
@@ -458,21 +417,5 @@ impl<T> Engine<T> {
             key => self.on_ready(key as u32, (key >> 32) as u32, flags, recorder),
         }
         true
-    }
-}
-
-fn expect(template: &Template, caller: Caller, recorder: &Recorder) -> Expect {
-    Expect {
-        sampled_status: recorder.sampled_status(caller.step),
-        is_head: template.method == "HEAD",
-        keep: caller.keep,
-        body_bytes_max: template.limits.body_bytes_max,
-    }
-}
-
-/// Adds to a phase: a redirected call may connect more than once.
-fn add(phases_ns: &mut [Option<u64>; 4], phase: usize, ns: u64) {
-    if let Some(slot) = phases_ns.get_mut(phase) {
-        *slot = Some(slot.unwrap_or(0) + ns);
     }
 }

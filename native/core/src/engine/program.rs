@@ -8,10 +8,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::http::reply::Keep;
+use super::http::template::Template;
 use super::pacing::{Next, Pacing, PacingPlan};
-use super::response::Keep;
-use super::template::Template;
-use super::{Caller, Engine, Options};
+use super::request::Caller;
+use super::{Engine, Options};
 use crate::clock::now_ns;
 use crate::recorder::Recorder;
 

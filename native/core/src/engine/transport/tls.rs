@@ -39,24 +39,28 @@ pub enum TlsError {
     Setup(String),
 }
 
-/// Configurations share their session caches, so they are made once per profile.
+/// The protocols to offer, the preferred one first.
+pub type Alpn = &'static [&'static [u8]];
+
+/// Configurations share their session caches, so they are made once per profile and offer.
 #[derive(Debug, Default)]
 pub struct TlsConfigs {
-    made: HashMap<TlsProfile, Arc<ClientConfig>>,
+    made: HashMap<(TlsProfile, Alpn), Arc<ClientConfig>>,
 }
 
 impl TlsConfigs {
-    pub fn get(&mut self, profile: &TlsProfile) -> Result<Arc<ClientConfig>, TlsError> {
-        if let Some(config) = self.made.get(profile) {
+    pub fn get(&mut self, profile: &TlsProfile, alpn: Alpn) -> Result<Arc<ClientConfig>, TlsError> {
+        let key = (profile.clone(), alpn);
+        if let Some(config) = self.made.get(&key) {
             return Ok(config.clone());
         }
-        let config = Arc::new(configure(profile)?);
-        self.made.insert(profile.clone(), config.clone());
+        let config = Arc::new(configure(profile, alpn)?);
+        self.made.insert(key, config.clone());
         Ok(config)
     }
 }
 
-pub fn configure(profile: &TlsProfile) -> Result<ClientConfig, TlsError> {
+pub fn configure(profile: &TlsProfile, alpn: Alpn) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
@@ -91,7 +95,7 @@ pub fn configure(profile: &TlsProfile) -> Result<ClientConfig, TlsError> {
         (None, None) => builder.with_no_client_auth(),
         _ => return Err(TlsError::Identity("certificate and key go together".to_owned())),
     };
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
     Ok(config)
 }
 

@@ -6,7 +6,6 @@
 
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
 use crate::clock::{now_ns, unix_ns};
@@ -28,7 +27,7 @@ pub fn enable(socket: &impl AsRawFd) -> bool {
 
 /// Reads like `recv`. The second value is when the last of the data arrived, in nanoseconds of the
 /// wall clock, if the kernel says so.
-pub fn receive(socket: &TcpStream, buffer: &mut [u8]) -> io::Result<(usize, Option<u64>)> {
+pub fn receive(socket: &impl AsRawFd, buffer: &mut [u8]) -> io::Result<(usize, Option<u64>)> {
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut control = [0_u64; CONTROL_WORDS];
     // SAFETY: all zero is a valid `msghdr`.
@@ -68,16 +67,15 @@ impl ClockPair {
         Self { monotonic_ns: now_ns(), unix_ns: unix_ns() }
     }
 
-    /// When data arrived, on the engine's clock; None if that cannot be: it was sent after
-    /// `sent_ns`, and if it seems to have come before, the wall clock was set meanwhile.
+    /// When data arrived, on the engine's clock; None if that was before the machine was started:
+    /// the wall clock was set.
     #[must_use]
-    pub fn arrived_ns(&self, unix_ns: u64, sent_ns: u64) -> Option<u64> {
-        let at_ns = if unix_ns <= self.unix_ns {
-            self.monotonic_ns.checked_sub(self.unix_ns - unix_ns)?
+    pub fn arrived_ns(&self, unix_ns: u64) -> Option<u64> {
+        if unix_ns <= self.unix_ns {
+            self.monotonic_ns.checked_sub(self.unix_ns - unix_ns)
         } else {
-            self.monotonic_ns.checked_add(unix_ns - self.unix_ns)?
-        };
-        (at_ns >= sent_ns).then_some(at_ns)
+            self.monotonic_ns.checked_add(unix_ns - self.unix_ns)
+        }
     }
 }
 
@@ -88,9 +86,8 @@ mod tests {
     #[test]
     fn an_arrival_is_converted_unless_the_wall_clock_was_set() {
         let pair = ClockPair { monotonic_ns: 5_000, unix_ns: 1_000_000 };
-        assert_eq!(pair.arrived_ns(999_400, 4_000), Some(4_400));
-        assert_eq!(pair.arrived_ns(1_000_200, 4_000), Some(5_200)); // after the pair was read
-        assert_eq!(pair.arrived_ns(998_000, 4_000), None); // before it was sent
-        assert_eq!(pair.arrived_ns(900_000, 0), None); // before the machine was started
+        assert_eq!(pair.arrived_ns(999_400), Some(4_400));
+        assert_eq!(pair.arrived_ns(1_000_200), Some(5_200)); // after the pair was read
+        assert_eq!(pair.arrived_ns(900_000), None); // before the machine was started
     }
 }

@@ -1,17 +1,20 @@
-//! A request as it will be written, rendered once and sent many times.
+//! A request, prepared once and sent many times.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use base64::engine::general_purpose::STANDARD;
 use base64::Engine as _;
 use url::Url;
 
-use super::tls::TlsProfile;
+use crate::engine::protocol::Protocol;
+use crate::engine::transport::tls::TlsProfile;
 
 pub const USER_AGENT: &str = concat!("hyperscale/", env!("CARGO_PKG_VERSION"));
-const END: &[u8] = b"\r\n";
 const ACCEPT_ENCODING: &str = "gzip, deflate, br, zstd";
+/// Headers of every request whose user did not set them.
+pub const DEFAULT_HEADERS: [(&str, &str); 3] =
+    [("User-Agent", USER_AGENT), ("Accept", "*/*"), ("Accept-Encoding", ACCEPT_ENCODING)];
 
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
@@ -31,6 +34,7 @@ pub struct Origin {
     pub host: String,
     pub port: u16,
     pub tls: Option<TlsProfile>,
+    pub protocol: Protocol,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,13 +63,13 @@ pub struct Template {
     pub origin: Origin,
     pub limits: Limits,
     pub body: Option<Body>,
-    headers: Vec<(String, String)>,
-    /// The head as it is written if it has no cookies, the empty line included.
-    pub head_and_end: Box<[u8]>,
+    pub headers: Vec<(String, String)>,
     /// Cookies the user set on this request, as one header value.
     pub cookies: Option<String>,
     /// Which number an engine gave `origin`, as `engine << 32 | origin`.
     origin_hint: AtomicU64,
+    /// What each protocol prepares of it at the first use.
+    pub(in crate::engine) http1_head: OnceLock<Box<[u8]>>,
 }
 
 impl Template {
@@ -76,9 +80,10 @@ impl Template {
         body: Option<Body>,
         limits: Limits,
         tls: &TlsProfile,
+        protocol: Protocol,
     ) -> Result<Self, TemplateError> {
         let parsed = parse_url(url)?;
-        Self::build(method.to_owned(), parsed, headers, body, limits, tls)
+        Self::build(method.to_owned(), parsed, headers, body, limits, tls, protocol)
     }
 
     fn build(
@@ -88,6 +93,7 @@ impl Template {
         body: Option<Body>,
         limits: Limits,
         tls: &TlsProfile,
+        protocol: Protocol,
     ) -> Result<Self, TemplateError> {
         if method.is_empty() || !method.bytes().all(is_token) {
             return Err(TemplateError::Method(method));
@@ -113,9 +119,8 @@ impl Template {
             host: host_name(&url),
             port: url.port_or_known_default().unwrap_or(80),
             tls: (url.scheme() == "https").then(|| tls.clone()),
+            protocol,
         };
-        let mut head = render(&method, &url, &headers, body.as_ref());
-        head.extend_from_slice(END);
         let cookies = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("cookie"));
         let cookies: Vec<&str> = cookies.map(|(_, value)| value.as_str()).collect();
         let cookies = (!cookies.is_empty()).then(|| cookies.join("; "));
@@ -127,9 +132,9 @@ impl Template {
             limits,
             body,
             headers,
-            head_and_end: head.into(),
             cookies,
             origin_hint,
+            http1_head: OnceLock::new(),
         })
     }
 
@@ -159,13 +164,14 @@ impl Template {
         } else {
             (self.method.clone(), self.body.clone())
         };
-        Self::build(method, url, headers.cloned().collect(), body, self.limits, tls)
+        let headers = headers.cloned().collect();
+        Self::build(method, url, headers, body, self.limits, tls, self.origin.protocol)
     }
 
-    /// Everything up to, not including, cookies and the empty line.
+    /// Whether the user set a header of this name.
     #[must_use]
-    pub fn head(&self) -> &[u8] {
-        self.head_and_end.strip_suffix(END).unwrap_or_default()
+    pub fn has_header(&self, name: &str) -> bool {
+        has_header(&self.headers, name)
     }
 
     #[must_use]
@@ -173,12 +179,12 @@ impl Template {
         matches!(self.method.as_str(), "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS" | "TRACE")
     }
 
-    pub(super) fn origin_in(&self, engine: u32) -> Option<u32> {
+    pub(in crate::engine) fn origin_in(&self, engine: u32) -> Option<u32> {
         let hint = self.origin_hint.load(Ordering::Relaxed);
         (hint >> 32 == u64::from(engine)).then_some(hint as u32)
     }
 
-    pub(super) fn remember_origin(&self, engine: u32, origin: u32) {
+    pub(in crate::engine) fn remember_origin(&self, engine: u32, origin: u32) {
         let hint = u64::from(engine) << 32 | u64::from(origin);
         self.origin_hint.store(hint, Ordering::Relaxed);
     }
@@ -242,62 +248,13 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-fn render(method: &str, url: &Url, headers: &[(String, String)], body: Option<&Body>) -> Vec<u8> {
-    let mut head = Vec::with_capacity(256);
-    let mut line = |parts: &[&str]| {
-        for part in parts {
-            head.extend_from_slice(part.as_bytes());
-        }
-        head.extend_from_slice(b"\r\n");
-    };
-    let path = url.path();
-    match url.query() {
-        Some(query) => line(&[method, " ", path, "?", query, " HTTP/1.1"]),
-        None => line(&[method, " ", path, " HTTP/1.1"]),
-    }
-    let host = url.host_str().unwrap_or_default();
-    if !has_header(headers, "host") {
-        match url.port() {
-            Some(port) => line(&["Host: ", host, ":", &port.to_string()]),
-            None => line(&["Host: ", host]),
-        }
-    }
-    let defaults =
-        [("User-Agent", USER_AGENT), ("Accept", "*/*"), ("Accept-Encoding", ACCEPT_ENCODING)];
-    for (name, value) in defaults {
-        if !has_header(headers, name) {
-            line(&[name, ": ", value]);
-        }
-    }
-    for (name, value) in headers {
-        if !name.eq_ignore_ascii_case("cookie") {
-            line(&[name, ": ", value]);
-        }
-    }
-    match body {
-        Some(body) => {
-            if let Some(kind) = &body.content_type {
-                if !has_header(headers, "content-type") {
-                    line(&["Content-Type: ", kind]);
-                }
-            }
-            if body.chunked {
-                line(&["Transfer-Encoding: chunked"]);
-            } else if !has_header(headers, "content-length") {
-                line(&["Content-Length: ", &body.bytes.len().to_string()]);
-            }
-        }
-        None if matches!(method, "POST" | "PUT" | "PATCH") => line(&["Content-Length: 0"]),
-        None => {}
-    }
-    head
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::{Body, Limits, Template};
-    use crate::engine::tls::TlsProfile;
+    use crate::engine::http1;
+    use crate::engine::protocol::Protocol;
+    use crate::engine::transport::tls::TlsProfile;
 
     const LIMITS: Limits =
         Limits { connect_ns: 1, read_ns: 1, total_ns: 1, redirects_max: 10, body_bytes_max: 1 };
@@ -305,11 +262,12 @@ mod tests {
     fn template(method: &str, url: &str, headers: &[(&str, &str)], body: Option<&str>) -> Template {
         let headers = headers.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
         let body = body.map(|text| Body { bytes: text.as_bytes().into(), ..Body::default() });
-        Template::new(method, url, headers, body, LIMITS, &TlsProfile::default()).unwrap()
+        let tls = TlsProfile::default();
+        Template::new(method, url, headers, body, LIMITS, &tls, Protocol::Http1).unwrap()
     }
 
     fn head(template: &Template) -> String {
-        String::from_utf8(template.head().to_vec()).unwrap()
+        String::from_utf8(http1::head::lines(template).to_vec()).unwrap()
     }
 
     #[test]
@@ -333,7 +291,9 @@ mod tests {
         let tls = TlsProfile::default();
         let bad = |method: &str, url: &str, name: &str, value: &str| {
             let headers = vec![(name.to_owned(), value.to_owned())];
-            Template::new(method, url, headers, None, LIMITS, &tls).unwrap_err().to_string()
+            Template::new(method, url, headers, None, LIMITS, &tls, Protocol::Http1)
+                .unwrap_err()
+                .to_string()
         };
         assert!(bad("GET", "http://h/", "X", "a\r\nEvil: 1").contains("line break"));
         assert!(bad("GET", "http://h/", "X Y", "a").contains("header name"));

@@ -1,7 +1,9 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
-use super::super::error::ErrorClass;
-use super::{Expect, HeadMemo, Keep, Progress, Response, NO_SAMPLES};
+use super::{Decoder, Progress};
+use crate::engine::error::{ErrorClass, Failure};
+use crate::engine::http::reply::{Expect, Keep, Reply, NO_SAMPLES};
+use crate::engine::http1::memo::HeadMemo;
 
 const KEEP: Expect = Expect {
     is_head: false,
@@ -10,23 +12,31 @@ const KEEP: Expect = Expect {
     sampled_status: NO_SAMPLES,
 };
 
+struct Parsed {
+    decoder: Decoder,
+    reply: Reply,
+}
+
+impl Parsed {
+    fn end(&mut self) -> Result<(), Failure> {
+        self.decoder.end(&self.reply)
+    }
+}
+
 /// Feeds `input` in pieces of `size`; the response and how much of the input it used.
-fn parse(
-    input: &[u8],
-    size: usize,
-    expect: Expect,
-) -> Result<(Response, Option<usize>), ErrorClass> {
-    let mut response = Response::new(expect);
+fn parse(input: &[u8], size: usize, expect: Expect) -> Result<(Parsed, Option<usize>), ErrorClass> {
+    let mut parsed = Parsed { decoder: Decoder::default(), reply: Reply::new(expect) };
     let mut memo = HeadMemo::default();
     let mut offset = 0;
     for piece in input.chunks(size.max(1)) {
-        match response.feed(piece, &mut memo) {
+        parsed.reply.start();
+        match parsed.decoder.feed(piece, &mut parsed.reply, &mut memo) {
             Ok(Progress::More) => offset += piece.len(),
-            Ok(Progress::Done(used)) => return Ok((response, Some(offset + used))),
+            Ok(Progress::Done(used)) => return Ok((parsed, Some(offset + used))),
             Err(failure) => return Err(failure.class),
         }
     }
-    Ok((response, None))
+    Ok((parsed, None))
 }
 
 /// Whole, byte by byte and with trailing bytes: the same response, the same end.
@@ -35,9 +45,9 @@ fn assert_parses(input: &[u8], status: u16, body: &[u8]) {
     longer.extend_from_slice(b"HTTP/1.1 500 next\r\n");
     for bytes in [input, &longer] {
         for size in [1, 2, 3, 7, bytes.len()] {
-            let (response, used) = parse(bytes, size, KEEP).unwrap();
+            let (parsed, used) = parse(bytes, size, KEEP).unwrap();
             assert_eq!(used, Some(input.len()), "pieces of {size}");
-            assert_eq!((response.status, response.body.as_slice()), (status, body));
+            assert_eq!((parsed.reply.status, parsed.reply.body.as_slice()), (status, body));
         }
     }
 }
@@ -76,11 +86,11 @@ fn interim_responses_are_passed_over() {
 
 #[test]
 fn a_body_until_close_ends_with_the_connection() {
-    let (mut response, used) = parse(b"HTTP/1.0 200 OK\r\n\r\nsome bytes", 4, KEEP).unwrap();
+    let (mut parsed, used) = parse(b"HTTP/1.0 200 OK\r\n\r\nsome bytes", 4, KEEP).unwrap();
     assert_eq!(used, None);
-    assert!(!response.keep_alive);
-    response.end().unwrap();
-    assert_eq!(response.body, b"some bytes");
+    assert!(!parsed.decoder.keep_alive);
+    parsed.end().unwrap();
+    assert_eq!(parsed.reply.body, b"some bytes");
 }
 
 #[test]
@@ -127,8 +137,8 @@ fn what_is_too_large_is_refused_before_it_is_held() {
 #[test]
 fn an_early_close_is_a_reset() {
     for input in [&b""[..], b"HTTP/1.1 2", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"] {
-        let (mut response, _) = parse(input, 4, KEEP).unwrap();
-        assert_eq!(response.end().map_err(|f| f.class), Err(ErrorClass::Reset));
+        let (mut parsed, _) = parse(input, 4, KEEP).unwrap();
+        assert_eq!(parsed.end().map_err(|f| f.class), Err(ErrorClass::Reset));
     }
 }
 
@@ -136,10 +146,10 @@ fn an_early_close_is_a_reset() {
 fn headers_the_engine_needs_are_read() {
     let input = b"HTTP/1.1 302 Found\r\nLocation: /next\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\n\
                   Connection: Close\r\nContent-Length: 0\r\n\r\n";
-    let (response, _) = parse(input, 9, Expect { keep: Keep::Nothing, ..KEEP }).unwrap();
-    let rare = response.rare.as_deref().unwrap();
+    let (parsed, _) = parse(input, 9, Expect { keep: Keep::Nothing, ..KEEP }).unwrap();
+    let rare = parsed.reply.rare.as_deref().unwrap();
     assert_eq!(rare.location.as_deref(), Some("/next"));
     assert_eq!(rare.set_cookies, ["a=1", "b=2"]);
-    assert!(!response.keep_alive);
-    assert!(response.head.is_none());
+    assert!(!parsed.decoder.keep_alive);
+    assert!(parsed.reply.head.is_none());
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use super::error::{ErrorClass, Failure};
+use crate::engine::error::{ErrorClass, Failure};
 
 /// The decoded body. `encoding` is the Content-Encoding value, possibly a list.
 pub fn decode(encoding: &str, body: Vec<u8>, bytes_max: u64) -> Result<Vec<u8>, Failure> {
@@ -56,8 +56,8 @@ fn broken(error: &io::Error) -> Failure {
 mod tests {
     use std::io::Write;
 
-    use super::super::error::ErrorClass;
     use super::decode;
+    use crate::engine::error::ErrorClass;
 
     fn gzip(data: &[u8]) -> Vec<u8> {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());

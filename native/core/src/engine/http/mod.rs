@@ -1,0 +1,7 @@
+//! What all versions of HTTP share: requests, replies, cookies and content encodings. How they are
+//! written on a connection is up to each version (`http1`).
+
+pub mod cookies;
+pub mod decode;
+pub mod reply;
+pub mod template;

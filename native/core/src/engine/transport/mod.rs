@@ -1,0 +1,261 @@
+//! Connections: sockets, TLS over them, and when data arrived. Knows no protocol.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rustls::{ClientConfig, ClientConnection};
+use rustls_pki_types::ServerName;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::exchange::TlsInfo;
+use crate::clock::now_ns;
+use kernel_times::ClockPair;
+
+pub mod kernel_times;
+pub mod resolve;
+pub mod tls;
+
+const SCRATCH_BYTES: usize = 64 * 1024;
+
+/// Buffers that the connections of an engine share, each for the time of one read.
+#[derive(Debug)]
+pub struct Scratch {
+    received: Box<[u8]>,
+    decrypted: Box<[u8]>,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        let room = || vec![0; SCRATCH_BYTES].into_boxed_slice();
+        Self { received: room(), decrypted: room() }
+    }
+}
+
+/// When bytes were there.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    pub at_ns: u64,
+    /// The kernel said so; else, when they were read.
+    pub is_timed: bool,
+}
+
+/// What one read from the socket brought.
+#[derive(Clone, Copy, Debug)]
+pub struct Received {
+    pub arrival: Arrival,
+    /// The peer has closed; nothing more comes.
+    pub is_end: bool,
+    /// There was room for more than came: the socket is empty.
+    pub is_drained: bool,
+}
+
+/// A socket that connects to one peer, and TLS over it if asked for.
+#[derive(Debug)]
+pub struct Transport {
+    pub socket: Socket,
+    pub remote: SocketAddr,
+    tls: Option<Box<ClientConnection>>,
+    /// The kernel notes when data arrives.
+    is_timed: bool,
+}
+
+impl Transport {
+    /// Begins connecting; the socket becomes writable when that has ended.
+    pub fn open(
+        address: SocketAddr,
+        tls: Option<(Arc<ClientConfig>, &str)>,
+        kernel_times: bool,
+    ) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        socket.set_tcp_nodelay(true)?;
+        let is_timed = kernel_times && kernel_times::enable(&socket);
+        match socket.connect(&address.into()) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        let tls = match tls {
+            Some((config, host)) => {
+                let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+                Some(Box::new(ClientConnection::new(config, name).map_err(io::Error::other)?))
+            }
+            None => None,
+        };
+        Ok(Self { socket, remote: address, tls, is_timed })
+    }
+
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    #[must_use]
+    pub fn tls_info(&self) -> Option<TlsInfo> {
+        let session = self.tls.as_ref()?;
+        Some(TlsInfo {
+            version: session.protocol_version().and_then(|version| version.as_str()),
+            cipher: session.negotiated_cipher_suite().and_then(|s| s.suite().as_str()),
+        })
+    }
+
+    /// The protocol that the server chose of those offered to it.
+    #[must_use]
+    pub fn alpn(&self) -> Option<&[u8]> {
+        self.tls.as_ref()?.alpn_protocol()
+    }
+
+    /// Drives the TLS handshake as far as the socket allows. True when it is done.
+    pub fn handshake(&mut self) -> io::Result<bool> {
+        let Some(session) = self.tls.as_deref_mut() else { return Ok(true) };
+        loop {
+            flush(session, &mut self.socket)?;
+            if !session.is_handshaking() {
+                return Ok(true);
+            }
+            if session.wants_write() || !receive(session, &mut self.socket)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Writes some of `first` and then of `second`. Returns how many bytes were taken; fails with
+    /// `WouldBlock` if none can be taken now.
+    pub fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
+        loop {
+            let written = match self.tls.as_deref_mut() {
+                Some(session) => {
+                    flush(session, &mut self.socket)?;
+                    if session.wants_write() {
+                        return Err(io::ErrorKind::WouldBlock.into());
+                    }
+                    session.writer().write_vectored(&[IoSlice::new(first), IoSlice::new(second)])
+                }
+                None if second.is_empty() => self.socket.write(first),
+                None => self.socket.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]),
+            };
+            match written {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                written => return written,
+            }
+        }
+    }
+
+    /// Hands what was written to the kernel. False if some of it has to wait for room.
+    pub fn flush(&mut self) -> io::Result<bool> {
+        let Some(session) = self.tls.as_deref_mut() else { return Ok(true) };
+        flush(session, &mut self.socket)?;
+        Ok(!session.wants_write())
+    }
+
+    /// Reads from the socket once; `take` gets what came, decrypted, in order. `clocks` were read
+    /// before.
+    pub fn receive(
+        &mut self,
+        scratch: &mut Scratch,
+        clocks: &ClockPair,
+        mut take: impl FnMut(&[u8], Arrival),
+    ) -> io::Result<Received> {
+        let read = if self.is_timed {
+            kernel_times::receive(&self.socket, &mut scratch.received)
+        } else {
+            self.socket.read(&mut scratch.received).map(|count| (count, None))
+        };
+        let (count, arrived) = match read {
+            Ok(read) => read,
+            Err(error) => return self.receive_left(error, scratch, take),
+        };
+        let arrived_ns = arrived.and_then(|unix_ns| clocks.arrived_ns(unix_ns));
+        let arrival =
+            Arrival { at_ns: arrived_ns.unwrap_or_else(now_ns), is_timed: arrived_ns.is_some() };
+        let is_drained = count < scratch.received.len();
+        let mut is_end = count == 0;
+        let mut records = scratch.received.get(..count).unwrap_or_default();
+        let Some(session) = self.tls.as_deref_mut() else {
+            if count > 0 {
+                take(records, arrival);
+            }
+            return Ok(Received { arrival, is_end, is_drained });
+        };
+        while !records.is_empty() {
+            if session.read_tls(&mut records)? == 0 {
+                break; // said goodbye before: nothing that follows counts
+            }
+            let state = match session.process_new_packets() {
+                Ok(state) => state,
+                Err(error) => {
+                    // The peer learns why, if it still listens.
+                    let _ = session.write_tls(&mut self.socket);
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+                }
+            };
+            let mut left = state.plaintext_bytes_to_read();
+            while left > 0 {
+                let count = session.reader().read(&mut scratch.decrypted)?;
+                take(scratch.decrypted.get(..count).unwrap_or_default(), arrival);
+                left = left.saturating_sub(count.max(1));
+            }
+            is_end |= state.peer_has_closed();
+        }
+        flush(session, &mut self.socket)?;
+        Ok(Received { arrival, is_end, is_drained })
+    }
+
+    /// The socket has nothing: takes what was decrypted with the last of the handshake.
+    #[cold]
+    fn receive_left(
+        &mut self,
+        error: io::Error,
+        scratch: &mut Scratch,
+        mut take: impl FnMut(&[u8], Arrival),
+    ) -> io::Result<Received> {
+        let Some(session) = self.tls.as_deref_mut() else { return Err(error) };
+        let Ok(count) = session.reader().read(&mut scratch.decrypted) else { return Err(error) };
+        let arrival = Arrival { at_ns: now_ns(), is_timed: false };
+        take(scratch.decrypted.get(..count).unwrap_or_default(), arrival);
+        Ok(Received { arrival, is_end: count == 0, is_drained: false })
+    }
+
+    /// True if nothing waits to be read.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        let mut byte = [std::mem::MaybeUninit::uninit()];
+        let looked = self.socket.peek(&mut byte);
+        looked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
+/// Hands pending TLS records to the socket until it is full.
+fn flush(session: &mut ClientConnection, socket: &mut Socket) -> io::Result<()> {
+    while session.wants_write() {
+        match session.write_tls(socket) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Takes TLS records from the socket. False when there were none.
+fn receive(session: &mut ClientConnection, socket: &mut Socket) -> io::Result<bool> {
+    match session.read_tls(socket) {
+        Ok(0) if session.is_handshaking() => {
+            Err(io::Error::new(io::ErrorKind::UnexpectedEof, "closed during the TLS handshake"))
+        }
+        Ok(_) => match session.process_new_packets() {
+            Ok(_) => Ok(true),
+            Err(error) => {
+                // The peer learns why, if it still listens.
+                let _ = session.write_tls(socket);
+                Err(io::Error::new(io::ErrorKind::InvalidData, error))
+            }
+        },
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
+        Err(error) => Err(error),
+    }
+}
