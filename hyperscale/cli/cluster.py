@@ -56,7 +56,7 @@ examples:
   hyperscale cluster start worker-2             after it was killed
 """
 _NODES_MAX = 64
-_ALLOWED_SECTIONS = ("membership", "ledger", "queue", "retries", "log")
+_ALLOWED_SECTIONS = ("membership", "ledger", "queue", "retries", "reporting", "log")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -68,7 +68,12 @@ def _text(update: WatchJobUpdate, result: RunResult | None) -> str:
         "ended": job.ended_ago_s,
     }
     facts = [f"{what} {age(ago_s)} ago" for what, ago_s in ages.items() if ago_s is not None]
-    lines += [f"  {', '.join(facts)}", ""]
+    lines.append(f"  {', '.join(facts)}")
+    if job.reported is not None:
+        receivers = ", ".join(job.reported.sent) or "no reporter"
+        lines.append(f"  results sent by {job.reported.by} to {printable(receivers)}")
+        lines += [f"  not sent: {printable(failure)}" for failure in job.reported.failed]
+    lines.append("")
     views = () if update.live is None else update.live.workflows
     figures = {each.name: (each.sent, each.failed, each.requests_now) for each in views}
     if result is not None:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,14 @@ from hyperscale.cli.output import Destination, add_output_flags, out_dir_for
 from hyperscale.cli.printing import print_warning
 from hyperscale.cli.report_flags import add_report_flags, reporters_of
 from hyperscale.cli.signals import unless_interrupted
+from hyperscale.client.client import HyperscaleClient
 from hyperscale.client.package import package_file
 from hyperscale.client.submission import Package
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError, RunError
 from hyperscale.reporting.exit_codes import ExitCode
 from hyperscale.reporting.files import ensure_writable
+from hyperscale.reporting.reporter import Sink
 from hyperscale.ui.stream import write_through
 
 DESCRIPTION = """\
@@ -59,6 +62,9 @@ exit codes: 0 passed (with --detach: submitted), 1 not passed, 2 invalid input
 reached, or the queue stayed full; 130 interrupted (the job continues)
 """
 
+_REPORT_S = 60.0  # patience for the delivery of results by a manager
+_REPORT_LOOK_S = 0.5
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_file_argument(parser)
@@ -81,6 +87,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--on-isolation", choices=("stop", "continue"), default="stop", help=about)
     output = add_output_flags(parser)
     add_report_flags(output)
+    output.add_argument(
+        "--report-from",
+        choices=("client", "manager"),
+        default="client",
+        help="who sends the results: this command, or the manager that leads the job, to the "
+        "reporters of its own reporting.config (--report names some of them; default: %(default)s)",
+    )
     add_log_flags(output)
     parser.add_argument("--workers", help=argparse.SUPPRESS)  # refused with an explanation
     add_client_flags(parser)
@@ -106,7 +119,14 @@ def run(args: argparse.Namespace) -> int:
     for flag in ("timeout", "dispatch_timeout", "submit_timeout"):
         if getattr(args, flag) is not None:
             parse_duration_s(getattr(args, flag), where=f"--{flag.replace('_', '-')}")
-    reporters = reporters_of(args)
+    reporters: tuple[Sink, ...] = ()
+    if args.report_from == "client":
+        reporters = reporters_of(args)
+    elif args.report_config or any("=" in name for name in args.report):
+        raise InputError(
+            "--report-from manager takes names of reporters only",
+            hint="addresses and credentials are in the managers' own reporting.config",
+        )
     if reporters and args.detach:
         raise InputError(
             "--report and --detach cannot be combined",
@@ -137,6 +157,8 @@ async def _submit(args: argparse.Namespace, package: Package, datacenters: dict[
             on_isolation=args.on_isolation,
             log_level=args.log_level,
             static=not args.no_compile,
+            report_from=args.report_from,
+            report=args.report if args.report_from == "manager" else (),
             submit_timeout=args.submit_timeout,
             **datacenters,
         )
@@ -152,7 +174,27 @@ async def _submit(args: argparse.Namespace, package: Package, datacenters: dict[
             return 0
         if not args.quiet:  # without a reader the files and the exit code may still be wanted
             write_through(destination.stream, f"job {job}\n")
-        return await follow_to_end(client, job, args, destination, package.reporters)
+        code = await follow_to_end(client, job, args, destination, package.reporters)
+        if args.report_from == "manager" and code != ExitCode.INTERRUPTED:
+            await unless_interrupted(_show_report(client, job, args), name="report")
+        return code
+
+
+async def _show_report(client: HyperscaleClient, job: str, args: argparse.Namespace) -> None:
+    """Wait until a manager has sent the result, and print to where."""
+    until_s = time.monotonic() + _REPORT_S
+    while (reported := (await client.get_job(job)).job.reported) is None:
+        if time.monotonic() >= until_s:
+            print_warning(
+                f"no manager has sent the results within {_REPORT_S:g} s; 'hyperscale status {job}"
+                f"{cluster_words(args)}' shows when one has"
+            )
+            return
+        await asyncio.sleep(_REPORT_LOOK_S)
+    if reported.sent and not args.quiet:
+        write_through(sys.stdout, f"results sent by {reported.by} to {', '.join(reported.sent)}\n")
+    for failure in reported.failed:
+        print_warning(f"{reported.by} could not send the results: {failure}")
 
 
 def _print_job_id(args: argparse.Namespace, job: str) -> None:

@@ -176,6 +176,8 @@ class HyperscaleClient:
         on_isolation: str = "stop",
         log_level: str = "info",
         static: bool = True,
+        report_from: str = "client",
+        report: Sequence[str] = (),
         by: str = "",
         submit_timeout: str | float = SUBMIT_S,
         on_status_update: Callable[[JobStatusPush], Any] | None = None,
@@ -193,10 +195,13 @@ class HyperscaleClient:
         a datacenter does not complete, the others go on (`on_datacenter_lost="best_effort"`) or
         are stopped ("all_or_nothing"). Virtual users and iterations are split over datacenters,
         unless `vus_per_datacenter`. After `start_timeout` datacenters that are ready start without
-        the others; `lost_after` its own deadline, a silent datacenter is given up. While the
-        cluster has no
-        room for another job, the client tries again until `submit_timeout`. Callbacks may be
-        coroutine functions.
+        the others; `lost_after` its own deadline, a silent datacenter is given up.
+
+        With `report_from="manager"` the leader of the job sends the result to the reporters of its
+        own configuration: to those that `report` names, or to all.
+
+        While the cluster has no room for another job, the client tries again until
+        `submit_timeout`. Callbacks may be coroutine functions.
         """
         if isinstance(job, JobSubmission):
             chosen = job
@@ -220,6 +225,8 @@ class HyperscaleClient:
                 on_isolation=on_isolation,
                 log_level=log_level,
                 static=static,
+                report_from=report_from,
+                report=report,
                 by=by,
             )
             chosen = _submission_of(job, given)
@@ -229,6 +236,11 @@ class HyperscaleClient:
             on_workflow_result=on_workflow_result,
         )
         options = options_of(chosen)
+        if options.report is not None and self.has_gates:
+            raise InputError(
+                'report_from="manager" does not work through gates yet',
+                hint="let the client send the results",
+            )
         datacenters = checked_names(chosen.target_datacenters, where="target_datacenters")
         key = checked_key(chosen.key or secrets.token_urlsafe(24))
         package = job if isinstance(job, Package) else await asyncio.to_thread(_package, chosen)

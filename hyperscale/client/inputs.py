@@ -125,7 +125,26 @@ def options_of(job: JobSubmission) -> JobOptions:
         for name in ("timeout", "dispatch_timeout")
         if getattr(job, name) is not None
     }
-    return JobOptions(on_isolation=isolation, log_level=job.log_level, static=job.static, **limits)
+    return JobOptions(
+        on_isolation=isolation,
+        log_level=job.log_level,
+        static=job.static,
+        report=_report_of(job),
+        **limits,
+    )
+
+
+def _report_of(job: JobSubmission) -> tuple[str, ...] | None:
+    """Return the names of the managers' reporters that get the result; None: the client sends."""
+    if job.report_from not in ("client", "manager"):
+        raise InputError(f'report_from: {job.report_from!r} is not "client" or "manager"')
+    names = tuple(checked_names(job.report, where="report"))
+    if names and job.report_from == "client":
+        raise InputError(
+            "report: names of reporters are those of the managers",
+            hint='add report_from="manager", or give the workflows reporters',
+        )
+    return names if job.report_from == "manager" else None
 
 
 def across_of(job: JobSubmission, datacenters: Sequence[str]) -> GlobalOptions:

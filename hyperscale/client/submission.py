@@ -57,6 +57,8 @@ class JobSubmission:
     on_isolation: str = "stop"
     log_level: str = "info"
     static: bool = True
+    report_from: str = "client"
+    report: Sequence[str] = ()
     by: str = ""
 
 

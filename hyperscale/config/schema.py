@@ -184,6 +184,10 @@ class GatesSection(_Section, frozen=True, kw_only=True):
             parse_address(seed, default_port=GATE_PORT, where="gates.seeds")
 
 
+class ReportingSection(_Section, frozen=True, kw_only=True):
+    config: str = ""
+
+
 class LogSection(_Section, frozen=True, kw_only=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -218,6 +222,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     executors: ExecutorsSection = ExecutorsSection()
     bundles: BundlesSection = BundlesSection()
     gates: GatesSection = GatesSection()
+    reporting: ReportingSection = ReportingSection()
     log: LogSection = LogSection()
     secret: Hidden | None = None
     previous_secret: Hidden | None = None
@@ -291,6 +296,8 @@ _MEANINGS = {
     "so (workers)",
     "bundles.keep": "tests that a node keeps on its disk, of at most 64 MiB each; beyond that the "
     "least recently used are removed, but none that a job needs",
+    "reporting.config": "TOML file with the reporters that this node sends the results of jobs to "
+    "which ask for that (managers; the same names on all of them)",
     "log.level": "lowest level to log",
 }
 

@@ -49,6 +49,8 @@ class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # the submission sets it.
     secrets: str = ""
     part_of: GlobalPart | None = None
+    # Names of the managers' reporters that get the result; empty: all of them; None: none.
+    report: tuple[str, ...] | None = None
 
 
 class JobSubmitted(Struct, tag="submitted", frozen=True, kw_only=True):
@@ -231,6 +233,15 @@ class JobFinished(Struct, tag="finished", frozen=True, kw_only=True):
     reason: str = ""
 
 
+class JobReported(Struct, tag="reported", frozen=True, kw_only=True, omit_defaults=True):
+    """A manager has sent the result of an ended job to its reporters. The first one counts."""
+
+    job: str
+    by: str  # the manager
+    sent: list[str] = field(default_factory=list)  # reporters that have taken the result
+    failed: list[str] = field(default_factory=list)  # the others, each with the reason
+
+
 class TimePassed(Struct, tag="time", frozen=True, kw_only=True):
     """Nothing has happened for a while. The entry carries the time of the group, so that a node
     that restarts and becomes leader soon knows how much of a timeout is over."""
@@ -249,6 +260,7 @@ JobEvent = (
     | JobReleased
     | CancelRequested
     | JobFinished
+    | JobReported
 )
 Event = JobSubmitted | SubmissionRevoked | JobEvent | TimePassed
 

@@ -28,6 +28,7 @@ from hyperscale.jobs.committed.events import (
     Event,
     JobEvent,
     JobFinished,
+    JobReported,
     JobStatus,
     JobSubmitted,
     PartEnded,
@@ -107,7 +108,7 @@ class JobMachine:
         job = self._state.jobs.get(event.job)
         if job is None:
             raise Refuse(Code.UNKNOWN_JOB, f"no job {event.job!r} here")
-        if job.has_ended:
+        if job.has_ended and not isinstance(event, JobReported):
             is_same_end = isinstance(event, JobFinished) and event.status is job.status
             is_cancelled = isinstance(event, CancelRequested) and job.status is JobStatus.CANCELLED
             if not is_same_end and not is_cancelled:

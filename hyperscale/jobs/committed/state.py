@@ -256,6 +256,14 @@ class DatacenterRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     late_result: bytes = b""  # its record, if it came after the end of the job: in no total
 
 
+class Reported(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which reporters of a manager have got the result of a job."""
+
+    by: str  # the manager
+    sent: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)  # with the reasons
+
+
 class Job(Struct, kw_only=True, omit_defaults=True):
     """Everything about one job. Encoded, it is the final record in history."""
 
@@ -275,6 +283,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     # A part of a global job may begin: how long the other datacenters had run when it was told so.
     released_s: float | None = None
     datacenters: list[DatacenterRecord] = field(default_factory=list)  # of a merged record
+    reported: Reported | None = None  # after its end, if managers send the result
 
     @property
     def has_ended(self) -> bool:
@@ -377,6 +386,7 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     submitted_ago_s: float | None = None
     started_ago_s: float | None = None
     ended_ago_s: float | None = None
+    reported: Reported | None = None
     workflows: list[WorkflowRow] = field(default_factory=list)
 
 
@@ -395,6 +405,7 @@ def view_of(job: Job, now_ms: int) -> JobView:
         submitted_ago_s=ago_s(times.submitted_ms, now_ms),
         started_ago_s=ago_s(times.started_ms, now_ms),
         ended_ago_s=ago_s(times.ended_ms, now_ms),
+        reported=job.reported,
         workflows=[
             WorkflowRow(
                 name=name,

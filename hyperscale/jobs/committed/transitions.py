@@ -21,6 +21,7 @@ from hyperscale.jobs.committed.events import (
     JobEvent,
     JobFinished,
     JobReleased,
+    JobReported,
     JobStatus,
     PartDispatch,
     PartEnded,
@@ -38,6 +39,7 @@ from hyperscale.jobs.committed.state import (
     Job,
     Part,
     PartEnd,
+    Reported,
     Segment,
     Stop,
     Teardown,
@@ -488,6 +490,15 @@ def _cause(job: Job, depends: Sequence[str]) -> str | None:
     return None
 
 
+def reported(job: Job, event: JobReported, _now_ms: int) -> bool:
+    if not job.has_ended:
+        raise Refuse(Code.INVALID, f"job {job.id} is {job.status.value}: it has no result yet")
+    if job.reported is not None:
+        return False
+    job.reported = Reported(by=event.by, sent=event.sent, failed=event.failed)
+    return True
+
+
 def _workflow(job: Job, name: str) -> WorkflowState:
     workflow = job.workflows.get(name)
     if workflow is None:
@@ -514,5 +525,6 @@ TRANSITIONS: dict[type[JobEvent], Callable[[Job, Any, int], bool]] = {
     JobReleased: released,
     CancelRequested: cancelled,
     JobFinished: job_finished,
+    JobReported: reported,
 }
 """Takes a job, an event of the type and the time in ms; see the top of this module."""

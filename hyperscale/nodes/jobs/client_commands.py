@@ -37,6 +37,7 @@ from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.client_queries import ClientQueries
 from hyperscale.nodes.jobs.job_routing import ANSWER_S, JobRouting, left_s
 from hyperscale.nodes.jobs.job_secrets import JobSecrets
+from hyperscale.nodes.jobs.manager_reports import ManagerReporters
 from hyperscale.nodes.member import MemberNode
 from hyperscale.plan.problems import plan_problem
 from hyperscale.plan.secrets import SECRETS_BYTES_MAX, secrets_id
@@ -60,6 +61,7 @@ class ClientCommands:
         *,
         bundles: Bundles,
         secrets: JobSecrets,
+        reporters: ManagerReporters,
     ) -> None:
         self._member = member
         self._routing = routing
@@ -68,6 +70,7 @@ class ClientCommands:
         self._allocator = allocator
         self._bundles = bundles
         self._secrets = secrets
+        self._reporters = reporters
 
     async def submit(self, call: InboundCall, job: SubmitJob) -> SubmitJobReply:
         refusal = await self._refusal(call, job)
@@ -97,7 +100,10 @@ class ClientCommands:
         refused = SubmitJobReply(accepted=False)
         if (problem := key_problem(job.key)) is not None:
             return replace(refused, code=Code.INVALID_KEY, error=problem, hint=KEY_HINT)
-        if (problem := plan_problem(job.plan)) is not None:
+        problem = plan_problem(job.plan)
+        if problem is None and job.options.report is not None:
+            problem = await asyncio.to_thread(self._reporters.problem, job.options.report)
+        if problem is not None:
             return replace(refused, code=Code.INVALID, error=problem)
         if len(job.secrets) > SECRETS_BYTES_MAX:
             error = f"the secret parameters have {len(job.secrets):,} bytes"

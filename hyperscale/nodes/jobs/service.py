@@ -27,6 +27,7 @@ from hyperscale.nodes.jobs.job_leaders import JobLeaders
 from hyperscale.nodes.jobs.job_metrics import JobCounts, allocator_metrics
 from hyperscale.nodes.jobs.job_routing import JobRouting
 from hyperscale.nodes.jobs.job_secrets import JobSecrets
+from hyperscale.nodes.jobs.manager_reports import ManagerReporters, ManagerReports
 from hyperscale.nodes.ledger_service import LedgerService
 from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.nodes.messages import routing_of
@@ -67,6 +68,7 @@ class JobsService(NodeService):
             kept=member.config.bundles.keep,
         )
         self._secrets = JobSecrets(directory / "secrets", ledger.peers)
+        self._reporters = ManagerReporters(member.config.reporting.config)
         ledger.on_ledger.append(self._begin)
         handlers.add(client_messages.PutBlob, self._bundles.put)
         handlers.add(client_messages.KeepBlob, self._bundles.keep)
@@ -87,8 +89,15 @@ class JobsService(NodeService):
         allocator = leaders.allocator
         queries = ClientQueries(member, routing, leaders)
         commands = ClientCommands(
-            member, routing, queries, allocator, bundles=self._bundles, secrets=self._secrets
+            member,
+            routing,
+            queries,
+            allocator,
+            bundles=self._bundles,
+            secrets=self._secrets,
+            reporters=self._reporters,
         )
+        ManagerReports(self._reporters, leaders=leaders, routing=routing, tasks=member.tasks)
         self._parts = _Parts(leaders, allocator, queries, commands)
         ledger.hooks.applied.append(self._applied)
         member.tasks.spawn(self._secrets.follow_always(leaders.secrets), "jobs:secrets")

@@ -1,0 +1,147 @@
+"""`--report-from manager`: the leader of a job sends its results, with credentials of its own."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from hyperscale.client.client import HyperscaleClient
+from hyperscale.errors import InputError
+from hyperscale.jobs.committed.state import Reported
+from tests.lab.cluster import Cluster, leader_of, running_cluster
+from tests.lab.loops import on_loop
+from tests.lab.waiting import WAIT_S, until
+
+TOKEN = "sesame-of-the-managers"
+
+
+class Receiver:
+    """An HTTP endpoint that keeps what is written, or holds its answers."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.tokens: set[str] = set()
+        self.answers = threading.Event()
+        self.answers.set()
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.tokens.add(self.headers["Authorization"])
+                receiver.bodies.append(body)
+                receiver.answers.wait(WAIT_S)
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *args: object) -> None:
+                """Print nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self.answers.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[Receiver]:
+    found = Receiver()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("reports")
+    (folder / "reporters.toml").write_text(
+        f'[reporters.metrics]\ntype = "influxdb"\nurl = "{receiver.url}"\nbucket = "load"\n'
+        'token = "${METRICS_TOKEN}"\n\n'
+        '[reporters.gone]\ntype = "influxdb"\nurl = "http://127.0.0.1:9"\nbucket = "load"\n'
+        "deadline_s = 1.0\n"
+    )
+    (folder / "nodes.toml").write_text(f'[reporting]\nconfig = "{folder}/reporters.toml"\n')
+    flags = ("--config", str(folder / "nodes.toml"), "--workers", "1")
+    environment = {"METRICS_TOKEN": TOKEN}
+    with running_cluster(folder / "lab", *flags, environment=environment) as cluster:
+        yield cluster
+
+
+async def reported(client: HyperscaleClient, job: str) -> Reported:
+    async with asyncio.timeout(WAIT_S):
+        while (found := (await client.get_job(job)).job.reported) is None:
+            await asyncio.sleep(0.05)
+    return found
+
+
+def test_the_leader_sends_the_results_and_the_job_says_so(
+    cluster: Cluster, receiver: Receiver, tmp_path: Path
+) -> None:
+    before = len(receiver.bodies)
+    file, place = str(cluster.paced(vus=2, duration="1s")), ("--dir", str(cluster.directory))
+    done = cluster.run("submit", file, "--report-from", "manager", "--report", "metrics", *place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "results sent by manager-" in done.stdout
+    assert len(receiver.bodies) > before
+    assert any(TOKEN in token for token in receiver.tokens)
+    job = done.stdout.split()[1]
+    assert job.encode() in b"".join(receiver.bodies)
+    said = cluster.run("status", job, *place)
+    assert "results sent by manager-" in said.stdout, said.stdout
+    for file_of_ledger in (cluster.directory / "data").rglob("*"):
+        if file_of_ledger.is_file():
+            assert TOKEN.encode() not in file_of_ledger.read_bytes(), file_of_ledger
+
+
+@on_loop
+async def test_a_leader_killed_before_the_commit_has_its_successor_send_again(
+    cluster: Cluster, receiver: Receiver
+) -> None:
+    async with cluster.client() as client:
+        receiver.answers.clear()
+        before = len(receiver.bodies)
+        job = await client.submit_job(
+            cluster.paced(vus=2, duration="1s"), report_from="manager", report=["metrics"]
+        )
+        final = await client.wait_for_completion(job)
+        until(lambda: len(receiver.bodies) > before, what="the first leader sends")
+        victim = leader_of(cluster, job)
+        cluster.kill(victim)
+        receiver.answers.set()
+        found = await reported(client, job)
+    assert final.status == "completed"
+    assert found.by != victim
+    assert found.failed == []
+    written = [body for body in receiver.bodies[before:] if job.encode() in body]
+    assert len(written) >= 2
+    assert set(written[-1].splitlines()) <= set(b"\n".join(written[:1]).splitlines())
+
+
+@on_loop
+async def test_a_reporter_that_fails_is_named_and_changes_no_verdict(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        job = await client.submit_job(
+            cluster.paced(vus=2, duration="1s"), report_from="manager", report=["gone"]
+        )
+        final = await client.wait_for_completion(job)
+        found = await reported(client, job)
+    assert (final.status, final.exit_code) == ("completed", 0)
+    assert found.sent == []
+    assert len(found.failed) == 1
+    assert "lost" in found.failed[0] or "nothing was sent" in found.failed[0]
+
+
+@on_loop
+async def test_unknown_reporters_are_refused_with_those_that_exist(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        with pytest.raises(InputError, match="no reporter 'graphs'; they have metrics, gone"):
+            await client.submit_job(
+                cluster.paced(vus=2, duration="1s"), report_from="manager", report=["graphs"]
+            )
