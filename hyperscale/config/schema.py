@@ -186,6 +186,7 @@ class GatesSection(_Section, frozen=True, kw_only=True):
 
 class ReportingSection(_Section, frozen=True, kw_only=True):
     config: str = ""
+    stream_interval_s: Annotated[float, Meta(ge=0.5, le=3600)] = 5.0
 
 
 class LogSection(_Section, frozen=True, kw_only=True):
@@ -296,8 +297,9 @@ _MEANINGS = {
     "so (workers)",
     "bundles.keep": "tests that a node keeps on its disk, of at most 64 MiB each; beyond that the "
     "least recently used are removed, but none that a job needs",
-    "reporting.config": "TOML file with the reporters that this node sends the results of jobs to "
-    "which ask for that (managers; the same names on all of them)",
+    "reporting.config": "TOML file with reporters, for the results of jobs that ask for them, and "
+    "streams, for the live statistics of all jobs (managers; the same names on all of them)",
+    "reporting.stream_interval_s": "interval between updates of live streams (managers)",
     "log.level": "lowest level to log",
 }
 

@@ -194,7 +194,7 @@ class _RunDriver:
                 options.streams,
                 run_id=options.run_id,
                 file=test.plan.file,
-                workflows=self._run.statistics,
+                workflows=lambda: self._run.statistics,
                 every_s=options.stream_every_s,
             )
 

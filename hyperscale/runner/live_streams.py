@@ -6,7 +6,7 @@ graphs, and hands both to `reporting.streams.hub`, which sends them in a thread 
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hyperscale.reporting.streams.hub import LiveStream, StreamHub
 from hyperscale.reporting.streams.snapshot import (
@@ -28,33 +28,43 @@ class RunStreams:
         *,
         run_id: str,
         file: str,
-        workflows: Sequence[WorkflowStats],
+        workflows: Callable[[], Sequence[WorkflowStats]],
         every_s: float,
+        datacenter: str = "",
+        started_unix_ms: int = 0,
     ) -> None:
+        """`started_unix_ms`: when a run began that has been streamed before, or elsewhere."""
         self._hub = StreamHub(streams)
         self._run_id = run_id
         self._file = file
         self._workflows = workflows
         self._every_s = every_s
-        self._started_unix_ms = _now_unix_ms()
+        self._datacenter = datacenter
+        self._started_unix_ms = started_unix_ms or _now_unix_ms()
         self._annotations: list[Annotation] = []
         self._breached: set[tuple[str, str]] = set()  # workflow, threshold
-        self.annotate("start", f"{file} started")
+        self.annotate("start", f"{file} started", at_unix_ms=self._started_unix_ms)
 
-    def annotate(self, kind: AnnotationKind, text: str, workflow: str = "") -> None:
+    def annotate(
+        self, kind: AnnotationKind, text: str, workflow: str = "", *, at_unix_ms: int = 0
+    ) -> None:
         """Note something for the next snapshot."""
-        self._annotations.append(Annotation(kind, _now_unix_ms(), text, workflow))
+        self._annotations.append(Annotation(kind, at_unix_ms or _now_unix_ms(), text, workflow))
 
     async def run(self) -> None:
         """Push a snapshot at each interval, until cancelled."""
         while True:
-            self._push()
+            self.push()
             await asyncio.sleep(self._every_s)
 
-    async def finish(self, verdict: str) -> tuple[str, ...]:
+    async def finish(
+        self, verdict: str, totals: Sequence[WorkflowStats] | None = None
+    ) -> tuple[str, ...]:
         """Push the totals, wait until they have arrived, and return what was lost."""
+        if totals is not None:
+            self._workflows = lambda: totals
         self.annotate("end", f"{self._file} {verdict}")
-        self._push(is_final=True)
+        self.push(is_final=True)
         losses = await asyncio.to_thread(self._hub.finish)
         return tuple(loss.describe() for loss in losses)
 
@@ -62,8 +72,10 @@ class RunStreams:
         """End the streams if `finish` did not."""
         self._hub.abandon()
 
-    def _push(self, *, is_final: bool = False) -> None:
-        for stats in self._workflows:
+    def push(self, *, is_final: bool = False) -> None:
+        """Push a snapshot with what was noted since the last one."""
+        workflows = self._workflows()
+        for stats in workflows:
             for name, text in breached(stats).items():
                 if (stats.plan.name, name) not in self._breached:
                     self._breached.add((stats.plan.name, name))
@@ -75,9 +87,10 @@ class RunStreams:
                 file=self._file,
                 started_unix_ms=self._started_unix_ms,
                 at_unix_ms=_now_unix_ms(),
-                metrics=metrics_of(self._run_id, self._workflows),
+                metrics=metrics_of(self._run_id, workflows, datacenter=self._datacenter),
                 annotations=annotations,
                 is_final=is_final,
+                datacenter=self._datacenter,
             )
         )
 

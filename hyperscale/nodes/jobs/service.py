@@ -28,6 +28,7 @@ from hyperscale.nodes.jobs.job_metrics import JobCounts, allocator_metrics
 from hyperscale.nodes.jobs.job_routing import JobRouting
 from hyperscale.nodes.jobs.job_secrets import JobSecrets
 from hyperscale.nodes.jobs.manager_reports import ManagerReporters, ManagerReports
+from hyperscale.nodes.jobs.manager_streams import ManagerStreams
 from hyperscale.nodes.ledger_service import LedgerService
 from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.nodes.messages import routing_of
@@ -60,6 +61,7 @@ class JobsService(NodeService):
         self._allocator = Allocator(queue_max=queue.max, age_s=queue.age_s)
         self._counts = JobCounts()
         self._parts: _Parts | None = None
+        self._streams: ManagerStreams | None = None
         directory = Path(member.config.node.data_dir)
         self._bundles = Bundles(
             directory / "blobs",
@@ -98,6 +100,13 @@ class JobsService(NodeService):
             reporters=self._reporters,
         )
         ManagerReports(self._reporters, leaders=leaders, routing=routing, tasks=member.tasks)
+        self._streams = ManagerStreams(
+            member.config.reporting,
+            datacenter=member.config.node.datacenter,
+            leaders=leaders,
+            routing=routing,
+            tasks=member.tasks,
+        )
         self._parts = _Parts(leaders, allocator, queries, commands)
         ledger.hooks.applied.append(self._applied)
         member.tasks.spawn(self._secrets.follow_always(leaders.secrets), "jobs:secrets")
@@ -130,6 +139,8 @@ class JobsService(NodeService):
     async def stop(self) -> None:
         if self._parts is not None:
             self._parts.leaders.stop()
+        if self._streams is not None:
+            self._streams.stop()
         await self._bundles.close()
 
     def changed(self, change: MemberChanged | MemberDied) -> None:
