@@ -9,8 +9,8 @@ from hyperscale.reporting.delivery import Backend, Batch
 DATAGRAM_BYTES_MAX = 1432  # fits into one Ethernet frame with its headers
 
 
-class LineSocket(Backend[bytes]):
-    """A backend whose batches are lines on a socket.
+class LineSocket:
+    """A connection that takes lines.
 
     Over TCP a closed connection is noticed, over UDP at most that nobody listens; neither protocol
     confirms that lines were processed.
@@ -34,14 +34,15 @@ class LineSocket(Backend[bytes]):
         self._socket.setblocking(False)
         self._socket.connect(address)
 
-    async def send(self, batch: Batch[bytes]) -> None:
+    async def write(self, lines: bytes) -> None:
+        """Send whole lines. Raises OSError if the connection is known to be broken."""
         if self._writer is not None and self._reader is not None:
             if self._reader.at_eof():
                 raise ConnectionResetError("the server closed the connection")
-            self._writer.write(batch.payload)
+            self._writer.write(lines)
             await self._writer.drain()
         elif self._socket is not None:
-            self._socket.send(batch.payload)
+            self._socket.send(lines)
             # The kernel reports a refused datagram with the next use of the socket.
             await asyncio.sleep(0)
             if error := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
@@ -55,3 +56,19 @@ class LineSocket(Backend[bytes]):
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+class LineBackend(Backend[bytes]):
+    """Base of the backends whose batches are lines on a socket."""
+
+    def __init__(self, host: str, port: int, *, is_stream: bool) -> None:
+        self._lines = LineSocket(host, port, is_stream=is_stream)
+
+    async def connect(self) -> None:
+        await self._lines.connect()
+
+    async def send(self, batch: Batch[bytes]) -> None:
+        await self._lines.write(batch.payload)
+
+    async def close(self) -> None:
+        await self._lines.close()

@@ -1,17 +1,19 @@
-"""`--report-from manager`: the leader of a job sends its results, with credentials of its own."""
+"""Managers send results and live statistics of jobs, with credentials of their own."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hyperscale.client.client import HyperscaleClient
 from hyperscale.errors import InputError
 from hyperscale.jobs.committed.state import Reported
-from tests.lab.cluster import Cluster, leader_of, running_cluster
+from tests.lab.cluster import Cluster, leader_of, running, running_cluster, sent
 from tests.lab.loops import on_loop
 from tests.lab.waiting import WAIT_S, until
 
@@ -65,10 +67,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iter
         f'[reporters.metrics]\ntype = "influxdb"\nurl = "{receiver.url}"\nbucket = "load"\n'
         'token = "${METRICS_TOKEN}"\n\n'
         '[reporters.gone]\ntype = "influxdb"\nurl = "http://127.0.0.1:9"\nbucket = "load"\n'
-        "deadline_s = 1.0\n"
+        "deadline_s = 1.0\n\n"
+        f'[streams.live]\ntype = "jsonl"\npath = "{folder}/live.jsonl"\n'
     )
-    (folder / "nodes.toml").write_text(f'[reporting]\nconfig = "{folder}/reporters.toml"\n')
-    flags = ("--config", str(folder / "nodes.toml"), "--workers", "1")
+    (folder / "nodes.toml").write_text(
+        f'[reporting]\nconfig = "{folder}/reporters.toml"\nstream_interval_s = 0.5\n'
+    )
+    flags = ("--config", str(folder / "nodes.toml"))
     environment = {"METRICS_TOKEN": TOKEN}
     with running_cluster(folder / "lab", *flags, environment=environment) as cluster:
         yield cluster
@@ -145,3 +150,43 @@ async def test_unknown_reporters_are_refused_with_those_that_exist(cluster: Clus
             await client.submit_job(
                 cluster.paced(vus=2, duration="1s"), report_from="manager", report=["graphs"]
             )
+
+
+def streamed(cluster: Cluster, job: str) -> list[dict[str, Any]]:
+    """Return what the managers have streamed about a job so far, in order."""
+    file = cluster.directory.parent / "live.jsonl"
+    lines = file.read_bytes().splitlines() if file.exists() else []
+    return [line for line in map(json.loads, lines) if line["run"] == job]
+
+
+def requests_of(snapshot: dict[str, Any]) -> int:
+    found = [m for m in snapshot["metrics"] if m["name"] == "hyperscale_requests_total"]
+    assert {metric["labels"]["datacenter"] for metric in found} == {"default"}
+    return int(sum(metric["value"] for metric in found))
+
+
+@on_loop
+async def test_a_stream_survives_its_leader_and_ends_with_the_totals_of_the_result(
+    cluster: Cluster,
+) -> None:
+    async with cluster.client() as client:
+        job = await client.submit_job(cluster.paced(vus=6, duration="12s"))
+        await running(client, cluster, job, 100)
+        worker = (await client.get_job(job)).job.workflows[0].workers[0]
+        until(lambda: streamed(cluster, job), what="the leader streams the job")
+        cluster.kill(leader_of(cluster, job))
+        seen = len(streamed(cluster, job))
+        until(lambda: len(streamed(cluster, job)) > seen, what="the next leader streams the job")
+        cluster.kill(worker)
+        final = await client.wait_for_completion(job)
+        until(
+            lambda: any(line.get("is_final") for line in streamed(cluster, job)),
+            what="the stream ends",
+        )
+    lines = streamed(cluster, job)
+    snapshots = [line for line in lines if line["type"] == "snapshot"]
+    counts = [requests_of(snapshot) for snapshot in snapshots]
+    assert counts == sorted(counts)
+    assert counts[-1] == sent(final.result)
+    kinds = [line["kind"] for line in lines if line["type"] == "annotation"]
+    assert {"start", "worker_lost", "end"} <= set(kinds)

@@ -39,7 +39,14 @@ class _JobStream:
         self.job = job
         self.streams = streams
         self.due_s = due_s
-        self.losses = len(_losses(job))  # annotated so far
+        self._losses = len(_losses(job))  # annotated so far
+
+    def annotate_losses(self, job: Job) -> None:
+        """Note the workers that the job has lost since the last time."""
+        losses = _losses(job)
+        for workflow, text in losses[self._losses :]:
+            self.streams.annotate("worker_lost", text, workflow)
+        self._losses = len(losses)
 
 
 class ManagerStreams:
@@ -109,10 +116,7 @@ class ManagerStreams:
         if stream is None or now_s < stream.due_s:
             return
         stream.due_s = now_s + self._every_s
-        losses = _losses(job)
-        for workflow, text in losses[stream.losses :]:
-            stream.streams.annotate("worker_lost", text, workflow)
-        stream.losses = len(losses)
+        stream.annotate_losses(job)
         stream.streams.push()
 
     def _end(self, stream: _JobStream) -> None:
@@ -131,6 +135,7 @@ class ManagerStreams:
                 return
             await asyncio.sleep(_LOOK_S)
         end = outcome_of(decode_job(record))
+        stream.annotate_losses(end.job)
         totals: Sequence[WorkflowStats] = list(end.stats.values())
         for text in await stream.streams.finish(end.job.status.value, totals):
             _log.warning("stream.lost: %s", text, extra={"job": job})

@@ -8,7 +8,7 @@ from hyperscale.reporting.lines import graphite_line
 from hyperscale.reporting.results import RunResult
 from hyperscale.reporting.rows import dotted_name, rows_of
 from hyperscale.reporting.settings import DeliverySettings, host_and_more
-from hyperscale.reporting.sockets import LineSocket
+from hyperscale.reporting.sockets import LineBackend
 
 
 class GraphiteConfig(DeliverySettings, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class GraphiteConfig(DeliverySettings, frozen=True, kw_only=True):
         return DeliverySink(Graphite(self), self)
 
 
-class Graphite(LineSocket):
+class Graphite(LineBackend):
     def __init__(self, config: GraphiteConfig) -> None:
         super().__init__(config.host, config.port, is_stream=True)
         self._config = config

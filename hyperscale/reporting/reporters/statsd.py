@@ -10,7 +10,7 @@ from hyperscale.reporting.lines import dogstatsd_line, statsd_line, telegraf_sta
 from hyperscale.reporting.results import RunResult
 from hyperscale.reporting.rows import MetricRow, dotted_name, rows_of
 from hyperscale.reporting.settings import DeliverySettings, host_and_more
-from hyperscale.reporting.sockets import DATAGRAM_BYTES_MAX, LineSocket
+from hyperscale.reporting.sockets import DATAGRAM_BYTES_MAX, LineBackend
 
 
 class StatsdSettings(DeliverySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,7 +71,7 @@ def _tags(row: MetricRow) -> dict[str, str]:
     return {"run": row.run_id, "workflow": row.workflow, "step": row.step}
 
 
-class StatsdServer(LineSocket):
+class StatsdServer(LineBackend):
     def __init__(self, config: StatsdSettings) -> None:
         super().__init__(config.host, config.port, is_stream=config.protocol == "tcp")
         self._config = config

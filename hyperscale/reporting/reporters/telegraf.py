@@ -11,7 +11,7 @@ from hyperscale.reporting.reporters.influxdb import lines_of
 from hyperscale.reporting.results import RunResult
 from hyperscale.reporting.rows import rows_of
 from hyperscale.reporting.settings import refuse_password
-from hyperscale.reporting.sockets import DATAGRAM_BYTES_MAX, LineSocket
+from hyperscale.reporting.sockets import DATAGRAM_BYTES_MAX, LineBackend
 
 _PORTS = {"udp": 8094, "tcp": 8094, "http": 8186, "https": 8186}
 
@@ -48,7 +48,7 @@ class TelegrafHttp(HttpBackend):
             yield Batch(len(rows), HttpRequest("POST", self._config.url, headers, body))
 
 
-class TelegrafSocket(LineSocket):
+class TelegrafSocket(LineBackend):
     noun = "lines"
 
     def __init__(self, config: TelegrafConfig) -> None:

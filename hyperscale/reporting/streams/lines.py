@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 
 from hyperscale.errors import InputError
-from hyperscale.reporting.delivery import Batch, packed
+from hyperscale.reporting.delivery import packed
 from hyperscale.reporting.http import HttpRequest, exchange, raise_for_status
 from hyperscale.reporting.lines import (
     dogstatsd_event,
@@ -19,7 +19,6 @@ from hyperscale.reporting.lines import (
 )
 from hyperscale.reporting.remote_write import NativeHistogram
 from hyperscale.reporting.reporters.influxdb import InfluxDBConfig, write_endpoint
-from hyperscale.reporting.results import RunResult
 from hyperscale.reporting.settings import DeliverySettings, host_and_more
 from hyperscale.reporting.sockets import DATAGRAM_BYTES_MAX, LineSocket
 from hyperscale.reporting.streams.hub import LiveStream
@@ -87,18 +86,13 @@ class DogStatsDStreamConfig(StatsDStreamConfig, frozen=True, kw_only=True):
     dialect: Literal["statsd", "datadog"] = "datadog"
 
 
-class _Datagrams(LineSocket):
-    def batches(self, result: RunResult) -> Iterator[Batch[bytes]]:
-        raise NotImplementedError(result.file)  # a stream sends snapshots, not results
-
-
 class StatsDStream(LiveStream):
     """Sends what counters have gained since the last snapshot that was sent."""
 
     def __init__(self, config: StatsDStreamConfig) -> None:
         super().__init__(config)
         self._config = config
-        self._socket = _Datagrams(config.host, config.port, is_stream=config.protocol == "tcp")
+        self._socket = LineSocket(config.host, config.port, is_stream=config.protocol == "tcp")
         self._is_open = False
         self._sent: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
 
@@ -109,7 +103,7 @@ class StatsDStream(LiveStream):
         try:
             lines = self._lines(snapshot)
             for group in packed(lines, bytes_max=DATAGRAM_BYTES_MAX, items_max=1000):
-                await self._socket.send(Batch(len(group), b"".join(group)))
+                await self._socket.write(b"".join(group))
         except OSError:
             self._is_open = False
             await self._socket.close()
