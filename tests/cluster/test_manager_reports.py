@@ -159,6 +159,11 @@ def streamed(cluster: Cluster, job: str) -> list[dict[str, Any]]:
     return [line for line in map(json.loads, lines) if line["run"] == job]
 
 
+def kinds(cluster: Cluster, job: str) -> set[str]:
+    """Return the kinds of annotations that were streamed."""
+    return {line["kind"] for line in streamed(cluster, job) if line["type"] == "annotation"}
+
+
 def requests_of(snapshot: dict[str, Any]) -> int:
     found = [m for m in snapshot["metrics"] if m["name"] == "hyperscale_requests_total"]
     assert {metric["labels"]["datacenter"] for metric in found} == {"default"}
@@ -170,14 +175,15 @@ async def test_a_stream_survives_its_leader_and_ends_with_the_totals_of_the_resu
     cluster: Cluster,
 ) -> None:
     async with cluster.client() as client:
-        job = await client.submit_job(cluster.paced(vus=6, duration="12s"))
+        job = await client.submit_job(cluster.paced(vus=6, duration="25s"))
         await running(client, cluster, job, 100)
         worker = (await client.get_job(job)).job.workflows[0].workers[0]
         until(lambda: streamed(cluster, job), what="the leader streams the job")
+        cluster.kill(worker)
+        until(lambda: "worker_lost" in kinds(cluster, job), what="the loss is annotated")
         cluster.kill(leader_of(cluster, job))
         seen = len(streamed(cluster, job))
         until(lambda: len(streamed(cluster, job)) > seen, what="the next leader streams the job")
-        cluster.kill(worker)
         final = await client.wait_for_completion(job)
         until(
             lambda: any(line.get("is_final") for line in streamed(cluster, job)),
@@ -188,5 +194,4 @@ async def test_a_stream_survives_its_leader_and_ends_with_the_totals_of_the_resu
     counts = [requests_of(snapshot) for snapshot in snapshots]
     assert counts == sorted(counts)
     assert counts[-1] == sent(final.result)
-    kinds = [line["kind"] for line in lines if line["type"] == "annotation"]
-    assert {"start", "worker_lost", "end"} <= set(kinds)
+    assert {"start", "worker_lost", "end"} <= kinds(cluster, job)
