@@ -235,12 +235,7 @@ class HyperscaleClient:
             on_progress_update=on_progress_update,
             on_workflow_result=on_workflow_result,
         )
-        options = options_of(chosen)
-        if options.report is not None and self.has_gates:
-            raise InputError(
-                'report_from="manager" does not work through gates yet',
-                hint="let the client send the results",
-            )
+        options = options_of(chosen, has_gates=self.has_gates)
         datacenters = checked_names(chosen.target_datacenters, where="target_datacenters")
         key = checked_key(chosen.key or secrets.token_urlsafe(24))
         package = job if isinstance(job, Package) else await asyncio.to_thread(_package, chosen)
