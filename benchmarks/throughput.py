@@ -1,16 +1,20 @@
 """Requests per CPU second on nginx: static and Python steps beside wrk, k6 and Locust.
 
-`WORKFLOW` and `PYTHON_WORKFLOW` are used by other benchmarks, too.
+`BENCH_GROUPS="12 bytes,JSON"` measures only these groups, and shows the others as they were last
+measured. `WORKFLOW` and `PYTHON_WORKFLOW` are used by other benchmarks, too.
 """
 
+import json
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypedDict
 
 from benchmarks.lab import (
     HYPERSCALE,
     PEERS,
+    RESULTS,
     interleave,
     median,
     nginx,
@@ -23,6 +27,7 @@ from benchmarks.lab import (
 VUS = 256
 DURATION_S = int(os.environ.get("BENCH_SECONDS", "15"))
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
+GROUPS = os.environ.get("BENCH_GROUPS", "")
 
 WORKFLOW = """
 from hyperscale import Workflow, step
@@ -129,6 +134,14 @@ class Load(FastHttpUser):
 Tool = Callable[[], float]
 
 
+class Group(TypedDict):
+    """What a group yielded."""
+
+    tools: dict[str, list[float]]
+    seconds: int
+    busy: str
+
+
 def per_cpu_second(base: str, *command: str | Path) -> Tool:
     def measure() -> float:
         before = nginx_requests(base)
@@ -202,43 +215,50 @@ def groups(plain: Runs, tls: Runs) -> dict[str, dict[str, Tool]]:
     }
 
 
-def main() -> None:
+def measured(name: str, tools: dict[str, Tool]) -> Group:
+    """Runs one group. Notes how busy the machine was."""
+    print(f" {name}", flush=True)
     stolen_s = steal_s()
-    seen = {}
+    found = interleave(ROUNDS, tools)
+    busy = f"load {os.getloadavg()[0]:.1f}, {steal_s() - stolen_s:.1f} CPU-s stolen"
+    return {"tools": found, "seconds": DURATION_S, "busy": busy}
+
+
+def main() -> None:
+    file = RESULTS / "throughput.json"
+    seen: dict[str, Group] = json.loads(file.read_text()) if GROUPS and file.exists() else {}
     with nginx() as base, nginx(tls=True) as tls_base, tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "tls").mkdir()
         made = groups(Runs(base, Path(folder)), Runs(tls_base, Path(folder) / "tls"))
-        for name, tools in made.items():
-            print(f" {name}", flush=True)
-            seen[name] = interleave(ROUNDS, tools)
-    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+        chosen = GROUPS.split(",") if GROUPS else list(made)
+        for name in chosen:
+            seen[name] = measured(name, made[name])
     lines = [
         "# Requests per CPU second",
         "",
-        f"GET from a one-worker nginx, {VUS} users, {DURATION_S} s a run, {ROUNDS} interleaved "
-        "rounds. CPU seconds are the tool's own,",
-        "all its processes and its start-up included; requests are nginx's count. The ratio is the",
-        "median of the rounds' ratios to the first tool of the group. `static` steps run natively.",
+        f"GET from a one-worker nginx, {VUS} users, interleaved rounds. CPU seconds are the",
+        "tool's own, all its processes and its start-up included; requests are nginx's count. The",
+        "ratio is the median of the rounds' ratios to the first tool of the group. `static` steps",
+        "run natively. Busy: the load average of a minute at the end of the group, and what the",
+        "host gave to others meanwhile.",
         "",
-        "| group | tool | requests per CPU second | ratio |",
-        "|---|---|---|---|",
+        "| group | tool | rounds | requests per CPU second | ratio | busy |",
+        "|---|---|---|---|---|---|",
     ]
-    for group, results in seen.items():
-        first = next(iter(results.values()))
-        for name, values in results.items():
+    for group, result in seen.items():
+        first = next(iter(result["tools"].values()))
+        for name, values in result["tools"].items():
             ratio = median([each / measure for each, measure in zip(values, first, strict=True)])
-            lines.append(f"| {group} | {name} | {median(values):,.0f} | {ratio:.2f}x |")
-    small = seen["12 bytes"]
-    python = small["Python, looks at the status"]
+            rounds = f"{len(values)} x {result['seconds']} s"
+            lines.append(
+                f"| {group} | {name} | {rounds} | {median(values):,.0f} | {ratio:.2f}x "
+                f"| {result['busy']} |"
+            )
+    small = seen["12 bytes"]["tools"] if "12 bytes" in seen else {}
     for name in ("k6, looks at the status", "Locust FastHttpUser, looks at the status"):
-        times = median([each / other for each, other in zip(python, small[name], strict=True)])
-        lines += [
-            "",
-            f"The Python step does {times:.1f} times as much as {name.partition(',')[0]}.",
-        ]
-    lines += [
-        "",
-        f"Load averages after it: {load} (1, 5, 15 minutes); stolen by the host meanwhile: "
-        f"{steal_s() - stolen_s:.1f} CPU seconds.",
-    ]
+        if name in small:
+            python = small["Python, looks at the status"]
+            times = median([each / other for each, other in zip(python, small[name], strict=True)])
+            peer = name.partition(",")[0]
+            lines += ["", f"The Python step does {times:.1f} times as much as {peer}."]
     save("throughput", "\n".join(lines), seen)
