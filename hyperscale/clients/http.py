@@ -106,9 +106,10 @@ class HTTPClient(EngineCalls):
 
     def get(self, url: str, **call: Unpack[PlainCall]) -> Response:
         """Send a GET request: `await self.client.http.get(url, params={"page": 1})`."""
-        if "auth" in call:
-            return self.send("GET", url, call)
-        return self._send(self._template("GET", url, call), self._vu, False)
+        if not call:
+            template = self._book.gets.get(url) or self._template("GET", url, call)
+            return self._send(template, self._vu, False)
+        return self.send("GET", url, call)
 
     def head(self, url: str, **call: Unpack[PlainCall]) -> Response:
         """Send a HEAD request; its response has headers and no body."""

@@ -83,6 +83,7 @@ class TemplateBook:
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._kept: dict[tuple[object, ...], Template] = {}
+        self.gets: dict[str, Template] = {}  # those of GET on a URL alone: the commonest call
         self._tls: dict[tuple[object, ...], Tls] = {}
 
     def template(self, method: str, url: str, call: Mapping[str, object]) -> Template:
@@ -93,7 +94,10 @@ class TemplateBook:
         if found is None:
             if len(self._kept) >= _KEPT_MAX:
                 self._kept.clear()
+                self.gets.clear()
             found = self._kept[key] = self._render(method, url, cast(BodyCall, call))
+            if method == "GET" and not call:
+                self.gets[url] = found
         return found
 
     def body_of(self, method: str, url: str, call: Mapping[str, object]) -> bytes:

@@ -194,6 +194,7 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0911,
                 return
             crew.remaining -= 1
         turn_ns = due_ns or perf_counter_ns()
+        began_ns = 0 if due_ns else turn_ns  # of the next step, if the clock was just read
         crew._last_turn = user
         results: list[Any] = [None] * size
         done = 0  # bits of the steps that returned
@@ -208,6 +209,7 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0911,
                 break
             if layer.__class__ is tuple:
                 scope = None
+                began_ns = 0
                 done |= await _run_layer(crew, user, layer, results, done)
                 if crew.is_cut:
                     return
@@ -220,7 +222,7 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0911,
                 scope = call.scope
                 set_step(scope)
             user.running = call.bit
-            began_ns = perf_counter_ns()
+            began_ns = began_ns or perf_counter_ns()
             try:
                 if call.is_plain:
                     result = call.function(instance)
@@ -233,7 +235,7 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0911,
             except BaseException as error:  # noqa: BLE001 - a step may raise anything
                 if crew.is_cut:
                     return
-                user.running = 0
+                user.running = began_ns = 0
                 crew.outcomes.fail(call, error, results)
                 _forgive(error)
                 continue
@@ -246,6 +248,7 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0911,
                 record_exchange(call.index, result.exchange, False)
             else:
                 crew.outcomes.settle(call, result, perf_counter_ns() - began_ns, results)
+            began_ns = 0
             if user.remembers:
                 remember(instance, call.name, result)
         else:
