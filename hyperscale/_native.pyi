@@ -706,11 +706,19 @@ class Target:
         tls_cert_pem: bytes | None = None,
         tls_key_pem: bytes | None = None,
         tls_client_ca_pem: bytes | None = None,
-    ) -> None: ...
+        *,
+        tcp_port: int | None = None,
+        udp_port: int | None = None,
+    ) -> None:
+        """Connections to `tcp_port` and datagrams to `udp_port`, if given, are echoed."""
     @property
     def host(self) -> str: ...
     @property
     def port(self) -> int: ...
+    @property
+    def tcp_port(self) -> int | None: ...
+    @property
+    def udp_port(self) -> int | None: ...
     def counts(self) -> str:
         """What `/counts` answers: JSON."""
     def reset(self) -> None: ...

@@ -17,7 +17,8 @@ from hyperscale.ui.stream import write_through
 
 _STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 DESCRIPTION = """\
-Run a built-in HTTP server to test against. It counts every request that it receives, so that
+Run a built-in server to test against: HTTP, WebSocket, server-sent events and, if asked for, TCP
+and UDP. It counts every request and message that it receives, so that
 results can be compared with its counts.
 """
 EPILOG = """\
@@ -26,6 +27,8 @@ routes:
   /delay/{ms}  /slow/{ms}/{n}  /status/{code}  /bytes/{n}[?chunked]
   /redirect/{n}[?code=301|302|303|307|308]  /basic-auth/{user}/{password}
   /gzip  /deflate  /brotli  /zstd  /close  /reset
+  /sse/{ms}/{n}[?break=k]   n server-sent events, ms apart; cut off after k
+  /ws                 a WebSocket that echoes; /ws/{ms}/{n} also sends n messages, ms apart
   /counts             requests received so far, as JSON (POST /counts/reset resets them)
   /broken/{fault}     bad-chunk bad-content-length chunk-overflow drip early-close
                       endless-headers endless-interim garbage gzip-bomb huge-header
@@ -34,6 +37,7 @@ routes:
 examples:
   hyperscale target                          on http://127.0.0.1:8080
   hyperscale target --port 0 --threads 2     on any free port, with two threads
+  hyperscale target --tcp-port 9000          with a TCP port that echoes, too
   hyperscale target --tls-self-signed ca.pem on https, certificate written to ca.pem
   curl -s http://127.0.0.1:8080/counts       requests received so far
 """
@@ -49,6 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     about = "port to listen on, 0 for any free port (default: %(default)s)"
     add("--port", type=_whole_from(0, 65535), default=8080, help=about)
+    about = "also echo TCP connections on this port, with TLS if the server has it"
+    add("--tcp-port", type=_whole_from(0, 65535), metavar="PORT", help=about)
+    about = "also echo UDP datagrams on this port; one that begins with !drop gets no reply"
+    add("--udp-port", type=_whole_from(0, 65535), metavar="PORT", help=about)
     about = "server threads (default: %(default)s)"
     add("--threads", type=_whole_from(1, 256), default=1, metavar="N", help=about)
     add("--tls-cert", type=Path, metavar="FILE", help="serve HTTPS with this certificate (PEM)")
@@ -80,6 +88,9 @@ def _serve(target: Target, scheme: str, *, quiet: bool) -> None:
     host = f"[{target.host}]" if ":" in target.host else target.host
     # A script may read only the first line and close the pipe.
     print_line(f"listening on {scheme}://{host}:{target.port}")
+    for name, port in (("tcp", target.tcp_port), ("udp", target.udp_port)):
+        if port is not None:
+            print_line(f"echoing {name}://{host}:{port}")
     if not quiet and not ipaddress.ip_address(target.host).is_loopback:
         sys.stderr.write("warning: other machines can reach this server, without authentication\n")
     live = not quiet and sys.stdout.isatty()
@@ -119,7 +130,16 @@ def _start(args: argparse.Namespace) -> tuple[Target, str]:
             hint="add --tls-cert and --tls-key, or --tls-self-signed",
         )
     try:
-        target = Target(args.host, args.port, args.threads, certificate, key, client_ca)
+        target = Target(
+            args.host,
+            args.port,
+            args.threads,
+            certificate,
+            key,
+            client_ca,
+            tcp_port=args.tcp_port,
+            udp_port=args.udp_port,
+        )
     except OSError as error:
         raise _listen_error(error, args.host, args.port) from error
     except ValueError as error:

@@ -25,7 +25,9 @@ impl Target {
     #[pyo3(signature = (
         host = "127.0.0.1", port = 0, threads = 1,
         tls_cert_pem = None, tls_key_pem = None, tls_client_ca_pem = None,
+        *, tcp_port = None, udp_port = None,
     ))]
+    #[allow(clippy::too_many_arguments)] // most of them named by the caller
     fn new(
         py: Python<'_>,
         host: &str,
@@ -34,6 +36,8 @@ impl Target {
         tls_cert_pem: Option<Vec<u8>>,
         tls_key_pem: Option<Vec<u8>>,
         tls_client_ca_pem: Option<Vec<u8>>,
+        tcp_port: Option<u16>,
+        udp_port: Option<u16>,
     ) -> PyResult<Self> {
         let tls = match (tls_cert_pem, tls_key_pem) {
             (None, None) if tls_client_ca_pem.is_none() => None,
@@ -42,7 +46,7 @@ impl Target {
             }
             _ => return Err(PyValueError::new_err("TLS needs both a certificate and its key")),
         };
-        let options = Options { host: host.to_owned(), port, threads, tls };
+        let options = Options { host: host.to_owned(), port, threads, tcp_port, udp_port, tls };
         let inner = py.detach(|| hyperscale_target::Target::start(&options)).map_err(to_py)?;
         Ok(Self { inner })
     }
@@ -55,6 +59,16 @@ impl Target {
     #[getter]
     fn port(&self) -> u16 {
         self.inner.address().port()
+    }
+
+    #[getter]
+    fn tcp_port(&self) -> Option<u16> {
+        self.inner.tcp_address().map(|address| address.port())
+    }
+
+    #[getter]
+    fn udp_port(&self) -> Option<u16> {
+        self.inner.udp_address().map(|address| address.port())
     }
 
     fn counts(&self, py: Python<'_>) -> String {

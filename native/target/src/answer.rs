@@ -83,6 +83,23 @@ pub fn write(
                 .header("Content-Type", "application/octet-stream")
                 .made(total, Source::Spread { sent: 0, total, start_ns: now_ns, over_ns })
         }
+        Action::Events { ms, count, last, cut } => {
+            let every_ns = *ms * 1_000_000;
+            let end = cut.map_or(*count, |cut| (*last + cut).min(*count));
+            let is_cut = end < *count;
+            let source =
+                Source::Events { sent: *last, end, every_ns, due_ns: now_ns + every_ns, is_cut };
+            let mut reply = Writer::new(out, manner, 200)
+                .header("Content-Type", "text/event-stream")
+                .header("Cache-Control", "no-store")
+                .chunked(source);
+            if is_cut {
+                reply.end = End::Close;
+            }
+            reply
+        }
+        // The session has opened the socket; a request that asks for none was refused before.
+        Action::WebSocket(_) => Reply { source: Source::Done, end: End::Close },
         Action::Broken(fault) => fault.write(out, manner, now_ns),
         Action::Counts => document(out, manner, JSON_TYPE, &totals.to_json()),
         Action::CountsReset => {

@@ -59,7 +59,11 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub fn new(stream: TcpStream, tls: Option<&Arc<ServerConfig>>) -> Result<Self, rustls::Error> {
+    pub fn new(
+        stream: TcpStream,
+        tls: Option<&Arc<ServerConfig>>,
+        session: Session,
+    ) -> Result<Self, rustls::Error> {
         let tls = match tls {
             None => None,
             Some(config) => {
@@ -73,7 +77,7 @@ impl Connection {
         Ok(Self {
             stream,
             tls,
-            session: Session::new(),
+            session,
             input: Vec::new(),
             out: Vec::new(),
             wants,

@@ -56,6 +56,8 @@ named_enum! {
         Close => "/close",
         Reset => "/reset",
         Slow => "/slow/{ms}/{n}",
+        Sse => "/sse/{ms}/{n}",
+        Websocket => "/ws",
         Broken => "/broken/{fault}",
         Unknown => "*",
     }
@@ -75,6 +77,26 @@ named_enum! {
     }
 }
 
+named_enum! {
+    /// Protocols whose messages are counted beside the requests.
+    Stream {
+        Websocket => "websocket",
+        Sse => "sse",
+        Tcp => "tcp",
+        Udp => "udp",
+    }
+}
+
+/// What one protocol carried each way.
+#[derive(Clone, Copy, Debug, Default)]
+struct StreamCounts {
+    messages_in: u64,
+    messages_out: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+const STREAMS: usize = Stream::ALL.len();
 const ROUTES: usize = Route::ALL.len();
 const METHODS: usize = Method::ALL.len();
 
@@ -126,6 +148,7 @@ struct Shard {
     /// Unix second and its requests, oldest first.
     seconds: VecDeque<(u64, u64)>,
     residence: Histogram,
+    streams: [StreamCounts; STREAMS],
     bytes_in: u64,
     bytes_out: u64,
     malformed: u64,
@@ -138,6 +161,7 @@ impl Shard {
             requests: [[0; METHODS]; ROUTES],
             seconds: VecDeque::new(),
             residence: Histogram::new(),
+            streams: [StreamCounts::default(); STREAMS],
             bytes_in: 0,
             bytes_out: 0,
             malformed: 0,
@@ -222,6 +246,22 @@ impl Tally {
     pub fn abandoned(&self, bytes_out: u64) {
         lock(&self.shard).bytes_out += bytes_out;
         self.totals.gauges.in_flight.leave();
+    }
+
+    /// Messages, with this many bytes in all, were read from a stream.
+    pub fn stream_in(&self, stream: Stream, messages: u64, bytes: u64) {
+        if let Some(counts) = lock(&self.shard).streams.get_mut(stream as usize) {
+            counts.messages_in += messages;
+            counts.bytes_in += bytes;
+        }
+    }
+
+    /// Messages, with this many bytes in all, were written to a stream.
+    pub fn stream_out(&self, stream: Stream, messages: u64, bytes: u64) {
+        if let Some(counts) = lock(&self.shard).streams.get_mut(stream as usize) {
+            counts.messages_out += messages;
+            counts.bytes_out += bytes;
+        }
     }
 
     pub fn malformed(&self) {
@@ -318,6 +358,12 @@ impl Totals {
             }
             // Both histograms have the bounds of `Histogram::new`, so they always merge.
             let _ = sum.residence.merge(&shard.residence);
+            for (total, part) in sum.streams.iter_mut().zip(&shard.streams) {
+                total.messages_in += part.messages_in;
+                total.messages_out += part.messages_out;
+                total.bytes_in += part.bytes_in;
+                total.bytes_out += part.bytes_out;
+            }
             sum.bytes_in += shard.bytes_in;
             sum.bytes_out += shard.bytes_out;
             sum.malformed += shard.malformed;
@@ -416,6 +462,20 @@ impl Totals {
         ] {
             field(&mut fields, &mut out, name, value);
         }
+        fields.key(&mut out, "streams");
+        out.push(b'{');
+        let mut streams = json::Separator::default();
+        for (stream, counts) in Stream::ALL.iter().zip(&sum.streams) {
+            streams.key(&mut out, stream.name());
+            out.push(b'{');
+            let mut inner = json::Separator::default();
+            field(&mut inner, &mut out, "messages_in", counts.messages_in);
+            field(&mut inner, &mut out, "messages_out", counts.messages_out);
+            field(&mut inner, &mut out, "bytes_in", counts.bytes_in);
+            field(&mut inner, &mut out, "bytes_out", counts.bytes_out);
+            out.push(b'}');
+        }
+        out.push(b'}');
         out.extend_from_slice(b"}\n");
         out
     }
@@ -459,6 +519,7 @@ mod tests {
         let text = String::from_utf8(totals.to_json()).unwrap();
         assert!(text.contains(r#""routes":{"/delay/{ms}":{"GET":2}}"#), "{text}");
         assert!(text.contains(r#""seconds":{"1000":2}"#), "{text}");
+        assert!(text.contains(r#""tcp":{"messages_in":0,"messages_out":0,"#), "{text}");
         assert!(
             text.contains(r#""connections":{"current":0,"peak":1,"silent":0,"total":2}"#),
             "{text}"

@@ -10,6 +10,7 @@ mod broken;
 mod clock;
 mod connection;
 pub mod counts;
+mod datagrams;
 mod encoded;
 mod json;
 mod reply;
@@ -18,6 +19,7 @@ mod routes;
 mod server;
 mod session;
 mod tls;
+mod websocket;
 mod worker;
 
 pub use server::{Options, StartError, Target};

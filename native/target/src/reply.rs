@@ -39,6 +39,15 @@ pub enum Source {
         start_ns: u64,
         over_ns: u64,
     },
+    /// Server-sent events up to `end`, one every `every_ns`. If the stream `is_cut`, its last chunk
+    /// is missing.
+    Events {
+        sent: u64,
+        end: u64,
+        every_ns: u64,
+        due_ns: u64,
+        is_cut: bool,
+    },
     /// The same bytes again and again, without end.
     Endless(&'static [u8]),
     /// The same bytes every `every_ns`, without end.
@@ -57,6 +66,15 @@ pub enum Refill {
 }
 
 impl Source {
+    /// Server-sent events written so far.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        match self {
+            Self::Events { sent, .. } => *sent,
+            _ => 0,
+        }
+    }
+
     /// Appends what is due to `out`, a bounded piece at a time.
     pub fn refill(&mut self, out: &mut Vec<u8>, now_ns: u64) -> Refill {
         match self {
@@ -94,6 +112,26 @@ impl Source {
                     );
                 }
                 *sent += fill(out, *sent, (due - *sent).min(PIECE_BYTES as u64));
+                Refill::Ready
+            }
+            Self::Events { sent, end, every_ns, due_ns, is_cut } => {
+                if sent == end {
+                    if !*is_cut {
+                        out.extend_from_slice(b"0\r\n\r\n");
+                    }
+                    let is_cut = *is_cut;
+                    *self = Self::Done;
+                    return if is_cut { Refill::Done } else { Refill::Ready };
+                }
+                if now_ns < *due_ns {
+                    return Refill::WaitUntil(*due_ns);
+                }
+                while sent < end && *due_ns <= now_ns && out.len() < PIECE_BYTES {
+                    *sent += 1;
+                    *due_ns += *every_ns;
+                    let event = format!("id: {sent}\ndata: event {sent}\n\n");
+                    let _ = write!(out, "{:x}\r\n{event}\r\n", event.len());
+                }
                 Refill::Ready
             }
             Self::Endless(piece) => {

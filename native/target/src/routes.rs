@@ -11,9 +11,11 @@ use crate::counts::{Method, Route};
 use crate::encoded::Encoding;
 use crate::json;
 use crate::request::Head;
+use crate::websocket::{Push, Upgrade};
 
 const DELAY_MS_MAX: u64 = 3_600_000;
 const BYTES_MAX: u64 = 1 << 40;
+const EVENTS_MAX: u64 = 1_000_000_000;
 const REDIRECTS_MAX: u64 = 1000;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -48,6 +50,14 @@ pub enum Action {
         ms: u64,
         count: u64,
     },
+    /// `count` events, `ms` apart, from the one after `last` on; the connection breaks after `cut`.
+    Events {
+        ms: u64,
+        count: u64,
+        last: u64,
+        cut: Option<u64>,
+    },
+    WebSocket(Upgrade),
     Broken(Fault),
     Counts,
     CountsReset,
@@ -118,6 +128,18 @@ pub fn plan(head: &Head<'_>, method: Method) -> Plan {
                 (_, None) => BAD_BYTES,
             },
         ),
+        ("sse", Some(ms), Some(count), None) => counted(Route::Sse, events(head, ms, count)),
+        ("ws", None, ..) => counted(Route::Websocket, websocket(head, None)),
+        ("ws", Some(ms), Some(count), None) => counted(
+            Route::Websocket,
+            match (number(ms, DELAY_MS_MAX), number(count, EVENTS_MAX)) {
+                (Some(ms), Some(count)) => {
+                    websocket(head, Some(Push { every_ns: ms * 1_000_000, count }))
+                }
+                (None, _) => BAD_DELAY,
+                (_, None) => BAD_EVENTS,
+            },
+        ),
         ("broken", Some(name), None, _) => match Fault::parse(name) {
             Some(fault) => counted(Route::Broken, Action::Broken(fault)),
             None => counted(Route::Unknown, Action::NotFound),
@@ -126,8 +148,25 @@ pub fn plan(head: &Head<'_>, method: Method) -> Plan {
     }
 }
 
+const BAD_EVENTS: Action = Action::BadParameter("the number must be 0 to 1000000000");
 const BAD_DELAY: Action = Action::BadParameter("the delay must be 0 to 3600000 milliseconds");
 const BAD_BYTES: Action = Action::BadParameter("the size must be 0 to 1099511627776 bytes");
+
+fn events(head: &Head<'_>, ms: &str, count: &str) -> Action {
+    let Some(ms) = number(ms, DELAY_MS_MAX) else { return BAD_DELAY };
+    let Some(count) = number(count, EVENTS_MAX) else { return BAD_EVENTS };
+    let number_in = |text: &[u8]| std::str::from_utf8(text).ok().and_then(|t| number(t, count));
+    let last = head.header_values("last-event-id").next().and_then(number_in).unwrap_or(0);
+    let cut = query_pairs(head.query).find(|(key, _)| *key == "break");
+    match cut.map(|(_, value)| number(value, EVENTS_MAX)) {
+        Some(None) => BAD_EVENTS,
+        cut => Action::Events { ms, count, last, cut: cut.flatten() },
+    }
+}
+
+fn websocket(head: &Head<'_>, push: Option<Push>) -> Action {
+    Upgrade::read(head, push).map_or_else(Action::BadParameter, Action::WebSocket)
+}
 
 fn counts_action(path: &str, method: Method) -> Action {
     match (path, method) {

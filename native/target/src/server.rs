@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::sync::atomic::{AtomicBool, Ordering::Release};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -9,6 +10,7 @@ use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::counts::Totals;
+use crate::datagrams;
 use crate::tls::{server_config, Identity, TlsError};
 use crate::worker::{Acceptor, Door, Worker};
 
@@ -21,6 +23,10 @@ pub struct Options {
     /// 0 takes any free port.
     pub port: u16,
     pub threads: usize,
+    /// A port whose connections are echoed, with TLS if the server has it.
+    pub tcp_port: Option<u16>,
+    /// A port whose datagrams are echoed.
+    pub udp_port: Option<u16>,
     pub tls: Option<Identity>,
 }
 
@@ -42,6 +48,9 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Target {
     address: SocketAddr,
+    tcp_address: Option<SocketAddr>,
+    udp_address: Option<SocketAddr>,
+    stopping: Arc<AtomicBool>,
     totals: Totals,
     doors: Vec<Arc<Door>>,
     threads: Mutex<Vec<JoinHandle<io::Result<()>>>>,
@@ -56,22 +65,64 @@ impl Target {
         let tls = options.tls.as_ref().map(server_config).transpose()?;
         raise_descriptor_limit();
         let (listener, address) = listen(&options.host, options.port)?;
+        let raw = options.tcp_port.map(|port| listen(&options.host, port)).transpose()?;
+        let (raw_listener, tcp_address) = raw.unzip();
+        let datagrams = match options.udp_port {
+            None => None,
+            Some(port) => {
+                let address = SocketAddr::new(address.ip(), port);
+                let socket = datagrams::bind(address)
+                    .map_err(|source| StartError::Listen { address, source })?;
+                Some((socket.local_addr()?, socket))
+            }
+        };
+        let (udp_address, udp_socket) = datagrams.unzip();
         let totals = Totals::default();
         let doors = (0..options.threads)
             .map(|_| Door::new().map(Arc::new))
             .collect::<io::Result<Vec<_>>>()?;
-        let mut acceptor = Some(Acceptor { listener, doors: doors.clone(), turn: 0 });
-        let target =
-            Self { address, totals: totals.clone(), doors, threads: Mutex::new(Vec::new()) };
+        let mut acceptor = Some(Acceptor { listener, raw_listener, doors: doors.clone(), turn: 0 });
+        let target = Self {
+            address,
+            tcp_address,
+            udp_address,
+            stopping: Arc::default(),
+            totals: totals.clone(),
+            doors,
+            threads: Mutex::new(Vec::new()),
+        };
         for (index, door) in target.doors.iter().enumerate() {
             let worker =
                 Worker::new(Arc::clone(door), acceptor.take(), tls.clone(), totals.tally())?;
-            let thread = std::thread::Builder::new()
-                .name(format!("target-{index}"))
-                .spawn(move || worker.run())?;
-            target.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+            target.spawn(&format!("target-{index}"), move || worker.run())?;
+        }
+        if let Some(socket) = udp_socket {
+            let (tally, stopping) = (totals.tally(), Arc::clone(&target.stopping));
+            target.spawn("target-udp", move || datagrams::serve(&socket, &tally, &stopping))?;
         }
         Ok(target)
+    }
+
+    fn spawn(
+        &self,
+        name: &str,
+        serve: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(serve)?;
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        Ok(())
+    }
+
+    /// Where raw connections are echoed, if they are.
+    #[must_use]
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        self.tcp_address
+    }
+
+    /// Where datagrams are echoed, if they are.
+    #[must_use]
+    pub fn udp_address(&self) -> Option<SocketAddr> {
+        self.udp_address
     }
 
     #[must_use]
@@ -86,6 +137,7 @@ impl Target {
 
     /// Closes every connection and ends the threads. Calling it again does nothing.
     pub fn stop(&self) -> io::Result<()> {
+        self.stopping.store(true, Release);
         for door in &self.doors {
             door.stop();
         }

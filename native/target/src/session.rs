@@ -7,10 +7,11 @@ use std::mem::MaybeUninit;
 
 use crate::answer;
 use crate::clock::Now;
-use crate::counts::{Method, Route, Standing, Tally};
+use crate::counts::{Method, Route, Standing, Stream, Tally};
 use crate::reply::{End, Manner, Refill, Reply, Source};
 use crate::request::{parse_head, BodyReader, Framing, HeaderSlots, Refused, HEADERS_MAX};
 use crate::routes::{self, Action};
+use crate::websocket::{Socket, Waits};
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -53,6 +54,9 @@ enum State {
         source: Source,
         end: After,
     },
+    Socket(Box<Socket>),
+    /// A raw connection: everything is sent back.
+    Raw,
     Ended(After),
 }
 
@@ -88,6 +92,12 @@ impl Session {
         Self { state: State::Head, standing: Standing::Silent }
     }
 
+    /// For a connection of the TCP port: it sends back what it receives.
+    #[must_use]
+    pub fn raw() -> Self {
+        Self { state: State::Raw, standing: Standing::Silent }
+    }
+
     /// Goes on as far as it can, taking what it reads from the front of `input`.
     pub fn advance(
         &mut self,
@@ -108,6 +118,8 @@ impl Session {
                 State::Sending { open, source, end } => {
                     self.send(open, source, end, out, now, tally)
                 }
+                State::Socket(socket) => self.converse(socket, input, out, now, tally),
+                State::Raw => self.send_back(input, out, tally),
                 State::Ended(after) => self.end(after),
             };
             if let Some(next) = next {
@@ -253,6 +265,12 @@ impl Session {
             self.state = State::Due { exchange, body, due_ns };
             return Some(Next::WaitUntil(due_ns));
         }
+        if let Action::WebSocket(upgrade) = &exchange.action {
+            upgrade.write_head(out);
+            tally.answered(now.ns - exchange.read_ns, out.len() as u64);
+            self.state = State::Socket(Box::new(upgrade.open(now.ns)));
+            return Some(Next::Flush);
+        }
         let Reply { source, end } =
             answer::write(&mut exchange.action, body, exchange.manner, out, tally.totals(), now.ns);
         let open = exchange.route.map(|_| OpenExchange {
@@ -272,7 +290,12 @@ impl Session {
         now: Now,
         tally: &Tally,
     ) -> Option<Next> {
-        let next = match source.refill(out, now.ns) {
+        let events = source.events();
+        let refilled = source.refill(out, now.ns);
+        if let Some(more @ 1..) = source.events().checked_sub(events) {
+            tally.stream_out(Stream::Sse, more, out.len() as u64);
+        }
+        let next = match refilled {
             Refill::Ready => Next::Flush,
             Refill::WaitUntil(due_ns) => Next::WaitUntil(due_ns),
             Refill::Done if end == After::Reply(End::Hold) => Next::Hold,
@@ -292,6 +315,41 @@ impl Session {
         };
         self.state = State::Sending { open, source, end };
         Some(next)
+    }
+
+    fn converse(
+        &mut self,
+        mut socket: Box<Socket>,
+        input: &mut &[u8],
+        out: &mut Vec<u8>,
+        now: Now,
+        tally: &Tally,
+    ) -> Option<Next> {
+        let next = match socket.advance(input, out, now, tally) {
+            Waits::Input => Next::NeedInput,
+            Waits::Until(due_ns) => Next::WaitUntil(due_ns),
+            Waits::Flush => Next::Flush,
+            Waits::Closed => {
+                self.state = State::Ended(After::Refusal);
+                return Some(Next::Flush);
+            }
+        };
+        self.state = State::Socket(socket);
+        Some(next)
+    }
+
+    fn send_back(&mut self, input: &mut &[u8], out: &mut Vec<u8>, tally: &Tally) -> Option<Next> {
+        self.state = State::Raw;
+        if input.is_empty() {
+            return Some(Next::NeedInput);
+        }
+        tally.spoke(&mut self.standing, Standing::Client);
+        let lines = input.iter().filter(|&&byte| byte == b'\n').count() as u64;
+        tally.stream_in(Stream::Tcp, lines, input.len() as u64);
+        tally.stream_out(Stream::Tcp, lines, input.len() as u64);
+        out.extend_from_slice(input);
+        *input = &[];
+        Some(Next::Flush)
     }
 
     fn end(&mut self, after: After) -> Option<Next> {

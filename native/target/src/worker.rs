@@ -19,6 +19,7 @@ use slab::Slab;
 use crate::clock::Clock;
 use crate::connection::{Connection, Outcome, Shared, Wants};
 use crate::counts::Tally;
+use crate::session::Session;
 
 const EVENTS_MAX: usize = 512;
 const ACCEPTS_MAX: usize = 256;
@@ -27,13 +28,22 @@ const INPUT_BYTES: usize = 64 * 1024;
 const ACCEPT_REST_NS: u64 = 100_000_000;
 
 const LISTENER: u64 = u64::MAX;
-const WAKE: u64 = u64::MAX - 1;
-const TIMER: u64 = u64::MAX - 2;
+const RAW_LISTENER: u64 = u64::MAX - 1;
+const WAKE: u64 = u64::MAX - 2;
+const TIMER: u64 = u64::MAX - 3;
+
+/// What is spoken on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Speaks {
+    Http,
+    /// Everything is sent back.
+    Raw,
+}
 
 /// The way into a worker from other threads.
 #[derive(Debug)]
 pub struct Door {
-    arrivals: Mutex<Vec<TcpStream>>,
+    arrivals: Mutex<Vec<(TcpStream, Speaks)>>,
     stopping: AtomicBool,
     wake: OwnedFd,
 }
@@ -52,8 +62,8 @@ impl Door {
         self.ring();
     }
 
-    fn hand_in(&self, stream: TcpStream) {
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+    fn hand_in(&self, stream: TcpStream, speaks: Speaks) {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).push((stream, speaks));
         self.ring();
     }
 
@@ -62,7 +72,7 @@ impl Door {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    fn take_arrivals(&self) -> Vec<TcpStream> {
+    fn take_arrivals(&self) -> Vec<(TcpStream, Speaks)> {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         std::mem::take(&mut *self.arrivals.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -71,8 +81,18 @@ impl Door {
 /// The worker that also accepts, and deals connections out evenly to all of them.
 pub struct Acceptor {
     pub listener: TcpListener,
+    /// The port whose connections are echoed.
+    pub raw_listener: Option<TcpListener>,
     pub doors: Vec<Arc<Door>>,
     pub turn: usize,
+}
+
+impl Acceptor {
+    /// Each with its token.
+    fn listeners(&self) -> impl Iterator<Item = (&TcpListener, u64)> {
+        let raw = self.raw_listener.as_ref().map(|raw| (raw, RAW_LISTENER));
+        [(&self.listener, LISTENER)].into_iter().chain(raw)
+    }
 }
 
 pub struct Worker {
@@ -107,8 +127,9 @@ impl Worker {
         epoll::add(&epoll, &door.wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         epoll::add(&epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN)?;
         if let Some(acceptor) = &acceptor {
-            let data = EventData::new_u64(LISTENER);
-            epoll::add(&epoll, &acceptor.listener, data, EventFlags::IN)?;
+            for (listener, token) in acceptor.listeners() {
+                epoll::add(&epoll, listener, EventData::new_u64(token), EventFlags::IN)?;
+            }
         }
         Ok(Self {
             epoll,
@@ -140,10 +161,11 @@ impl Worker {
             self.clock.follow_wall_clock();
             for event in &events {
                 match event.data.u64() {
-                    LISTENER => self.accept()?,
+                    LISTENER => self.accept(Speaks::Http)?,
+                    RAW_LISTENER => self.accept(Speaks::Raw)?,
                     WAKE => {
-                        for stream in self.door.take_arrivals() {
-                            self.admit(stream);
+                        for (stream, speaks) in self.door.take_arrivals() {
+                            self.admit(stream, speaks);
                         }
                     }
                     TIMER => self.fire_timers()?,
@@ -157,11 +179,16 @@ impl Worker {
         Ok(())
     }
 
-    fn accept(&mut self) -> io::Result<()> {
+    fn accept(&mut self, speaks: Speaks) -> io::Result<()> {
         for _ in 0..ACCEPTS_MAX {
             let Some(acceptor) = &mut self.acceptor else { return Ok(()) };
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            let stream = match accept_with(&acceptor.listener, flags) {
+            let listener = match speaks {
+                Speaks::Http => Some(&acceptor.listener),
+                Speaks::Raw => acceptor.raw_listener.as_ref(),
+            };
+            let Some(listener) = listener else { return Ok(()) };
+            let stream = match accept_with(listener, flags) {
                 Ok(socket) => TcpStream::from(socket),
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     return self.rest_accepting();
@@ -173,8 +200,8 @@ impl Worker {
             acceptor.turn = (turn + 1) % acceptor.doors.len();
             match acceptor.doors.get(turn) {
                 // The first door is the acceptor's own.
-                Some(door) if turn > 0 => door.hand_in(stream),
-                _ => self.admit(stream),
+                Some(door) if turn > 0 => door.hand_in(stream, speaks),
+                _ => self.admit(stream, speaks),
             }
         }
         Ok(())
@@ -183,8 +210,10 @@ impl Worker {
     /// The listener stays readable while nothing can be accepted; looking away saves a busy loop.
     fn rest_accepting(&mut self) -> io::Result<()> {
         if let Some(acceptor) = &self.acceptor {
-            let data = EventData::new_u64(LISTENER);
-            epoll::modify(&self.epoll, &acceptor.listener, data, EventFlags::empty())?;
+            for (listener, token) in acceptor.listeners() {
+                let data = EventData::new_u64(token);
+                epoll::modify(&self.epoll, listener, data, EventFlags::empty())?;
+            }
             self.accepting = false;
             self.timers.push(Reverse((self.clock.now().ns + ACCEPT_REST_NS, None)));
         }
@@ -193,15 +222,21 @@ impl Worker {
 
     fn resume_accepting(&mut self) -> io::Result<()> {
         if let (Some(acceptor), false) = (&self.acceptor, self.accepting) {
-            let data = EventData::new_u64(LISTENER);
-            epoll::modify(&self.epoll, &acceptor.listener, data, EventFlags::IN)?;
+            for (listener, token) in acceptor.listeners() {
+                let data = EventData::new_u64(token);
+                epoll::modify(&self.epoll, listener, data, EventFlags::IN)?;
+            }
             self.accepting = true;
         }
         Ok(())
     }
 
-    fn admit(&mut self, stream: TcpStream) {
-        let Ok(connection) = Connection::new(stream, self.tls.as_ref()) else { return };
+    fn admit(&mut self, stream: TcpStream, speaks: Speaks) {
+        let session = match speaks {
+            Speaks::Http => Session::new(),
+            Speaks::Raw => Session::raw(),
+        };
+        let Ok(connection) = Connection::new(stream, self.tls.as_ref(), session) else { return };
         let flags = flags_for(connection.wants());
         let entry = self.connections.vacant_entry();
         let data = EventData::new_u64(entry.key() as u64);

@@ -43,6 +43,7 @@ mod serving;
 mod tests;
 mod timers;
 pub mod transport;
+pub mod websocket;
 
 use conn::Conn;
 use error::Failure;
