@@ -492,6 +492,17 @@ class Exchange:
     @property
     def body(self) -> bytes: ...
     @property
+    def is_stream(self) -> bool:
+        """Whether it was a call on a stream: it has messages, and mostly no head."""
+    @property
+    def messages(self) -> list[str | bytes]: ...
+    @property
+    def message_times_ns(self) -> list[int]:
+        """When each message arrived, since the call began."""
+    @property
+    def close_reason(self) -> tuple[int, str] | None:
+        """The code and the reason that the server closed a stream with."""
+    @property
     def version(self) -> str: ...
     @property
     def url(self) -> str: ...
@@ -562,6 +573,36 @@ class Template:
         body_bytes_max: int,
         tls: Tls | None = None,
     ) -> None: ...
+    @staticmethod
+    def stream(
+        verb: str,
+        url: str,
+        headers: list[tuple[str, str]],
+        body: bytes | None = None,
+        content_type: str | None = None,
+        *,
+        response_type: type,
+        is_text: bool = False,
+        count: int = 1,
+        ends_in_time: bool = False,
+        until_bytes: int | None = None,
+        until: bytes | None = None,
+        events: bool = False,
+        subprotocols: str | None = None,
+        deflate: bool = False,
+        close_code: int = 1000,
+        close_reason: str = "",
+        connect_timeout_s: float,
+        read_timeout_s: float,
+        total_timeout_s: float,
+        body_bytes_max: int,
+        tls: Tls | None = None,
+    ) -> Template:
+        """A call on a stream: `verb` is OPEN, SEND, RECEIVE, EXCHANGE, PING or CLOSE, or the method
+        of an HTTP request whose body is cut into messages. `response_type` is made as that of the
+        engine. With `ends_in_time`, time that is up ends the call well."""
+    def with_message(self, payload: bytes, is_text: bool) -> Template:
+        """The same call with another message."""
     @property
     def host(self) -> str: ...
     @property

@@ -40,7 +40,7 @@ def test_every_link_of_a_document_leads_to_a_file(page: Path) -> None:
 
 GUIDE = [
     block
-    for page in ("writing-tests.md", "load.md", "http.md")
+    for page in ("writing-tests.md", "load.md", "http.md", "streams.md")
     for block in PYTHON.findall((ROOT / "docs" / page).read_text())
 ]
 

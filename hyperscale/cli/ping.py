@@ -8,17 +8,26 @@ from typing import Any
 from hyperscale._native import Exchange, Recorder
 from hyperscale.cli.parser import Parser, UsageError, whole_number
 from hyperscale.clients import ClientError, ClientHub, RequestError
+from hyperscale.clients.libraries import ENGINE_CLIENTS
 from hyperscale.clients.trace import format_exchange
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
 from hyperscale.plan import WorkflowPlan
 from hyperscale.reporting.exit_codes import ExitCode
-from hyperscale.testing.arguments import split_url
+from hyperscale.testing.arguments import UrlValue, split_url
 from hyperscale.testing.protocols import PROTOCOLS, protocol_of
 from hyperscale.testing.responses import LibraryResponse
 
 BODY_CHARS_MAX = 1000
 _REDIRECTS_MOST = 1000
+
+_BY_SCHEME = {
+    "ws": "websocket",
+    "wss": "websocket",
+    "tcp": "tcp",
+    "tls": "tcp",
+    "udp": "udp",
+}
 
 DESCRIPTION = """\
 Send one request and show its timings, TLS parameters, headers and the start of the body, and every
@@ -31,6 +40,8 @@ examples:
   hyperscale ping https://shop.test/ --insecure --timeout 2s
   hyperscale ping http://localhost:8080/echo --method POST --data '{"a": 1}' \\
       --header "Content-Type: application/json"
+  hyperscale ping wss://shop.test/updates      a handshake, a ping and its pong
+  hyperscale ping sse http://localhost:8080/sse/10/5
   hyperscale ping postgres postgresql://user:password@localhost/shop
 
 exit codes: 0 a reply, with HTTP a status below 400, 1 a status of 400 or more, 2 invalid input,
@@ -39,9 +50,10 @@ exit codes: 0 a reply, with HTTP a status below 400, 1 a status of 400 or more, 
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.leading_words = ("http", *PROTOCOLS)
+    parser.leading_words = ("http", *ENGINE_CLIENTS, *PROTOCOLS)
     add = parser.add_argument
-    about = f"URL, after the name of its client if it is not http: {', '.join(PROTOCOLS)}"
+    names = ", ".join((*ENGINE_CLIENTS, *PROTOCOLS))
+    about = f"URL, after the name of its client if it is not http: {names}"
     add("url", metavar="URL", type=_url, help=about)
     add("--method", "-X", metavar="M", default="GET", help="request method (default: GET)")
     about = "request header; repeat the flag for more"
@@ -56,9 +68,10 @@ def add_arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     row = protocol_of(args.url.partition("://")[0])
     name = args.leading_word or (row.name if row is not None else "http")
-    if name != "http":
+    name = _BY_SCHEME.get(args.url.partition("://")[0], name)
+    if name in PROTOCOLS:
         return asyncio.run(_ping_server(name, args))
-    exchange = asyncio.run(_ping(args))
+    exchange = asyncio.run(_ping(args, name))
     print(format_exchange(exchange, body_chars_max=BODY_CHARS_MAX))
     sys.stdout.flush()
     if exchange.error is not None:
@@ -86,8 +99,12 @@ async def _ping_server(name: str, args: argparse.Namespace) -> int:
     return ExitCode.PASSED
 
 
-async def _ping(args: argparse.Namespace) -> Exchange:
-    split_url(args.url)
+async def _ping(args: argparse.Namespace, name: str) -> Exchange:
+    """Send a request, or make a round trip with another client that uses the engine."""
+    if name in ("http", "graphql", "sse"):
+        split_url(args.url)
+    else:
+        UrlValue.wrap(args.url)
     timeout_s = parse_duration_s(args.timeout, where="--timeout")
     redirects = whole_number(args.redirects, "--redirects", low=0, most=_REDIRECTS_MOST)
     call: dict[str, Any] = {"redirects": redirects, "verify": not args.insecure}
@@ -101,7 +118,11 @@ async def _ping(args: argparse.Namespace) -> Exchange:
     seen: list[Exchange] = []
     hub = ClientHub(plan, Recorder(1), trace=seen.append)
     try:
-        await hub.client(0).http.request(args.method, args.url, **call)
+        if name == "http":
+            await hub.client(0).http.request(args.method, args.url, **call)
+        else:
+            call = {key: value for key, value in call.items() if key in ("verify", "headers", "ca")}
+            await getattr(hub.client(0), name).ping(args.url, **call)
     except RequestError as error:
         return error.exchange
     finally:
@@ -114,7 +135,8 @@ def _url(text: str) -> str:
         raise UsageError(
             "hyperscale ping",
             f"{text!r} is not a URL",
-            hint=f"type: hyperscale ping http://{text}; other clients: {', '.join(PROTOCOLS)}",
+            hint=f"type: hyperscale ping http://{text}; other clients: "
+            f"{', '.join((*ENGINE_CLIENTS, *PROTOCOLS))}",
         )
     return text
 

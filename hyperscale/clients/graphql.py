@@ -52,6 +52,10 @@ class GraphQLClient:
             return response
         return await self._send(url, _body(query, variables, operation, digest), call)
 
+    async def ping(self, url: str, **call: Unpack[PlainCall]) -> GraphQLResponse:
+        """Ask for the name of the type of queries."""
+        return await self.query(url, "{ __typename }", **call)
+
     async def mutate(
         self,
         url: str,

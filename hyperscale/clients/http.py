@@ -4,12 +4,14 @@ A method sends the request and returns at once; no code here runs when the respo
 """
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from hyperscale.clients.auth import SignedRequest
-from hyperscale.clients.templates import BodyCall, PlainCall, TemplateBook
+from hyperscale.clients.bodies import encode_json
+from hyperscale.clients.templates import BodyCall, PlainCall, StreamOptions, TemplateBook
 from hyperscale.testing.arguments import AuthScheme
 from hyperscale.testing.http import HTTPResponse
+from hyperscale.testing.streams import StreamedResponse
 
 if TYPE_CHECKING:
     from hyperscale._native import Exchange, Template
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 Response = Coroutine[Any, Any, HTTPResponse]
 """A request that was sent, to be awaited or made a task."""
+
+_CHUNKS_MAX = 1_000_000_000
 
 Send = Callable[["Template", int, bool], Response]
 """Sends a request of a virtual user; True keeps the body even if no step can see it."""
@@ -54,6 +58,15 @@ class EngineCalls:
         self._vu = vu
         self._authorizer = authorizer
         self._user = user
+
+    @property
+    def book(self) -> TemplateBook:
+        """The requests that all users of the workflow render."""
+        return self._book
+
+    def send_template(self, template: "Template") -> Response:
+        """Send a request that was rendered before; its response is of the type it names."""
+        return self._send(template, self._vu, True)
 
     def send(
         self, method: str, url: str, call: Mapping[str, Any], *, needs_body: bool = False
@@ -149,6 +162,33 @@ class HTTPClient(EngineCalls):
         if "auth" in call:
             return self.send("DELETE", url, call)
         return self._send(self._template("DELETE", url, call), self._vu, False)
+
+    async def stream(
+        self,
+        url: str,
+        *,
+        method: Literal["GET", "POST"] = "GET",
+        json: Any = None,
+        **call: Unpack[StreamOptions],
+    ) -> StreamedResponse:
+        """Send a request and note when each piece of its body arrives.
+
+        The response has `chunks`, `first_s` (time to the first token), `gaps_s` and `rate`.
+        """
+        body = encode_json(json).content if json is not None else None
+        template = self._book.stream_template(
+            method,
+            url,
+            call,
+            StreamedResponse,
+            {
+                "body": body,
+                "content_type": "application/json" if body is not None else None,
+                "count": _CHUNKS_MAX,
+            },
+        )
+        response: Any = await self._send(template, self._vu, True)
+        return response  # type: ignore[no-any-return]  # as the template says
 
     def request(self, method: str, url: str, **call: Unpack[BodyCall]) -> Response:
         """Send a request with any method, such as `TRACE`."""

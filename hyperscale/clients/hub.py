@@ -2,7 +2,7 @@
 
 import asyncio
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 from urllib.parse import urlsplit
@@ -18,8 +18,15 @@ from hyperscale.clients.templates import TemplateBook
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.plan import WorkflowPlan
 from hyperscale.testing import HTTPResponse, OptimizedArg
-from hyperscale.testing.arguments import DataBytes, DataDict, DataList, DataText, UrlValue
-from hyperscale.testing.protocols import PROTOCOLS, ServiceUrl, protocol_of, split_service_url
+from hyperscale.testing.arguments import (
+    STREAM_SCHEMES,
+    DataBytes,
+    DataDict,
+    DataList,
+    DataText,
+    UrlValue,
+)
+from hyperscale.testing.protocols import PROTOCOLS, protocol_of, split_service_url
 
 if TYPE_CHECKING:
     from hyperscale.clients.browser import BrowserClient
@@ -35,6 +42,10 @@ if TYPE_CHECKING:
     from hyperscale.clients.scp import SCPClient
     from hyperscale.clients.sftp import SFTPClient
     from hyperscale.clients.smtp import SMTPClient
+    from hyperscale.clients.sse import SSEClient
+    from hyperscale.clients.tcp import TCPClient
+    from hyperscale.clients.udp import UDPClient
+    from hyperscale.clients.websocket import WebsocketClient
 
 SendNative = Callable[[Template, int, int, bool], Response]
 
@@ -59,6 +70,10 @@ class Client:
         browser: BrowserClient
         ftp: FTPClient
         graphql: GraphQLClient
+        sse: SSEClient
+        tcp: TCPClient
+        udp: UDPClient
+        websocket: WebsocketClient
         kafka: KafkaClient
         mongodb: MongoDBClient
         mqtt: MQTTClient
@@ -137,7 +152,12 @@ class ClientHub:
         if arg.optimized is not None:
             return
         if isinstance(arg, UrlValue) and (row := protocol_of(urlsplit(arg).scheme)) is not None:
-            await self._resolve(split_service_url(arg, row))
+            service = split_service_url(arg, row)
+            await self._look_up(service.shown, service.hosts)
+            arg.optimized = arg
+        elif isinstance(arg, UrlValue) and urlsplit(arg).scheme in STREAM_SCHEMES:
+            host, _, port = arg.authority.rpartition(":")
+            await self._look_up(arg, ((host.strip("[]"), int(port)),))
             arg.optimized = arg
         elif isinstance(arg, UrlValue):
             template = self._book.template("GET", arg, {})
@@ -153,13 +173,13 @@ class ClientHub:
         if protocol in PROTOCOLS:
             await client_class(protocol).prepare(self._room)
 
-    async def _resolve(self, url: ServiceUrl) -> None:
+    async def _look_up(self, url: str, hosts: Iterable[tuple[str, int]]) -> None:
         """Look the hosts up, so that a wrong name ends the run before it starts."""
-        for host in url.hosts:
+        for host in hosts:
             try:
                 await asyncio.to_thread(resolve, *host)
             except OSError as error:
-                raise InputError(f"{url.shown}: cannot resolve the host: {error}") from error
+                raise InputError(f"{url}: cannot resolve the host: {error}") from error
 
     async def _pin(self, template: Template) -> None:
         """Resolve the host, unless that was done, and use its addresses for the whole run."""
@@ -173,10 +193,13 @@ class ClientHub:
         if self._engine is not None:
             self._engine.pin(template, addresses)
 
-    def compile(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Template:
-        """Return the request that `client.http.<method>(*args, **kwargs)` would send."""
-        client = HTTPClient(self._book, lambda template, *_: cast(Any, template), 0)
-        return cast(Template, getattr(client, method)(*args, **kwargs))
+    def compile(
+        self, client: str, method: str, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Template:
+        """Return the request that `client.<client>.<method>(*args, **kwargs)` would send."""
+        http = HTTPClient(self._book, lambda template, *_: cast(Any, template), 0)
+        caller = http if client == "http" else engine_client_class(client)(http)
+        return cast(Template, getattr(caller, method)(*args, **kwargs))
 
     def program(
         self, layers: list[list[CompiledStep]], vus: int, iterations: int | None
@@ -194,6 +217,11 @@ class ClientHub:
     @property
     def in_flight(self) -> int:
         return self._engine.in_flight if self._engine else 0
+
+    @property
+    def connections(self) -> int:
+        """Open connections of the engine."""
+        return self._engine.connections if self._engine else 0
 
     def cut(self) -> None:
         """Abort every request in flight; tasks that await one are cancelled."""

@@ -9,7 +9,7 @@ from hyperscale.clients.library import LibraryClient
 from hyperscale.errors import InputError
 from hyperscale.testing.protocols import PROTOCOLS
 
-ENGINE_CLIENTS = ("graphql",)
+ENGINE_CLIENTS = ("graphql", "sse", "tcp", "udp", "websocket")
 """Clients beside `http` that use the native engine, each a module of that name."""
 
 

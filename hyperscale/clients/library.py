@@ -43,7 +43,8 @@ _REPLIED = frozenset({"server", "status"})
 _R = TypeVar("_R", bound=LibraryResponse)
 Respond = Callable[[Any, int, int | None, int | None], _R]
 Operation = Callable[..., Awaitable[Any]]
-Reply = Coroutine[Any, Any, _R]
+_Reply = TypeVar("_Reply")
+Reply = Coroutine[Any, Any, _Reply]
 """A call that was made, to be awaited or made a task."""
 
 

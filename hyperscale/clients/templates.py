@@ -72,6 +72,25 @@ class BodyCall(PlainCall, total=False):
     `Directory` or `FileGlob`, whose files all have the name "file"."""
 
 
+class StreamOptions(TypedDict, total=False):
+    """The arguments of a call on a stream: of those of `PlainCall`, the ones that apply."""
+
+    headers: Mapping[str, str] | None
+    params: Mapping[str, Any] | None
+    cookies: Mapping[str, str] | None
+    auth: tuple[str, str] | str | None
+    timeout: str | float
+    """Longest time for the whole call, connecting included."""
+    connect_timeout: str | float
+    body_limit: int
+    """Largest message accepted, in bytes."""
+    verify: bool
+    ca: str
+    cert: str
+    key: str
+
+
+_STREAM_KNOWN = frozenset(StreamOptions.__annotations__) | {"subprotocols", "compress"}
 _PARTS = frozenset(("headers", "params", "cookies", "auth", "data", "json", "form", "files"))
 _KNOWN = frozenset(PlainCall.__annotations__) | frozenset(BodyCall.__annotations__)
 _BODIES = ("data", "json", "form", "files")
@@ -100,6 +119,54 @@ class TemplateBook:
                 self.gets[url] = found
         return found
 
+    def kept(self, key: tuple[object, ...]) -> Template | None:
+        """Return a request that was kept under a key. Raises TypeError if it cannot be one."""
+        return self._kept.get(key)
+
+    def keep(self, key: tuple[object, ...], template: Template) -> None:
+        if len(self._kept) >= _KEPT_MAX:
+            self._kept.clear()
+        self._kept[key] = template
+
+    def stream_template(
+        self,
+        verb: str,
+        url: str,
+        call: Mapping[str, Any],
+        response_type: type,
+        stream: Mapping[str, Any],
+    ) -> Template:
+        """Render a call on a stream, without its message. Raises InputError."""
+        where = f"{verb.lower()} {url}"
+        _refuse_unknown(where, call, _STREAM_KNOWN)
+        total_s = self._seconds(where, call, "timeout", self._timeout_s)
+        params, subprotocols = call.get("params"), call.get("subprotocols")
+        if isinstance(subprotocols, str):
+            raise InputError(f"{where}: subprotocols is a text", hint='write ["one", "other"]')
+        try:
+            return Template.stream(
+                verb,
+                _with_query(url, params) if params else url,
+                _headers(cast(BodyCall, {**call, "headers": dict(call.get("headers") or ())})),
+                response_type=response_type,
+                subprotocols=", ".join(subprotocols) if subprotocols else None,
+                deflate=bool(call.get("compress")),
+                connect_timeout_s=self._seconds(
+                    where, call, "connect_timeout", min(CONNECT_TIMEOUT_S, total_s)
+                ),
+                read_timeout_s=total_s,
+                total_timeout_s=total_s,
+                body_bytes_max=call.get("body_limit", BODY_BYTES_MAX),
+                tls=self._tls_of(cast(BodyCall, call)),
+                **stream,
+            )
+        except (ValueError, OverflowError, TypeError) as error:
+            raise InputError(f"{where}: {error}") from error
+
+    def _seconds(self, where: str, call: Mapping[str, Any], name: str, default_s: float) -> float:
+        value = call.get(name)
+        return default_s if value is None else parse_duration_s(value, where=f"{where}: {name}")
+
     def body_of(self, method: str, url: str, call: Mapping[str, object]) -> bytes:
         """Return the body that a call sends; a signature covers it."""
         body = _body(f"{method} {url}", cast(BodyCall, call))
@@ -107,14 +174,10 @@ class TemplateBook:
 
     def _render(self, method: str, url: str, call: BodyCall) -> Template:
         where = f"{method} {url}"
-        for name in call:
-            if name not in _KNOWN:
-                hint = f"it takes {', '.join(sorted(_KNOWN))}"
-                raise InputError(f"{where}: unknown argument {name!r}", hint=hint)
+        _refuse_unknown(where, call, _KNOWN)
 
         def seconds(name: str, default_s: float) -> float:
-            value = cast(Mapping[str, str | float], call).get(name)
-            return default_s if value is None else parse_duration_s(value, where=f"{where}: {name}")
+            return self._seconds(where, call, name, default_s)
 
         total_s = seconds("timeout", self._timeout_s)
         body = _body(where, call)
@@ -149,6 +212,13 @@ class TemplateBook:
             except ValueError as error:
                 raise InputError(f"TLS options: {error}") from error
         return self._tls[chosen]
+
+
+def _refuse_unknown(where: str, call: Mapping[str, Any], known: frozenset[str]) -> None:
+    for name in call:
+        if name not in known:
+            hint = f"it takes {', '.join(sorted(known))}"
+            raise InputError(f"{where}: unknown argument {name!r}", hint=hint)
 
 
 def _pem(path: object) -> bytes | None:

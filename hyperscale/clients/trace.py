@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from hyperscale._native import Exchange
 
 BODY_CHARS_MAX = 2000
+MESSAGES_SHOWN = 10
 
 
 def format_exchange(exchange: "Exchange", *, body_chars_max: int = BODY_CHARS_MAX) -> str:
@@ -72,15 +73,22 @@ def _request(exchange: "Exchange", chars_max: int) -> "Iterator[str]":
 
 
 def _response(exchange: "Exchange", chars_max: int) -> "Iterator[str]":
-    if exchange.error is not None and not exchange.status:
+    if exchange.error is not None and not exchange.status and not exchange.messages:
         yield f"< no response: {exchange.error}: {exchange.error_detail or ''}".rstrip(": ")
         return
-    yield f"< {exchange.version} {exchange.status} {exchange.reason}".rstrip()
+    if exchange.status:
+        yield f"< {exchange.version} {exchange.status} {exchange.reason}".rstrip()
     for name, value in exchange.raw_headers:
         written = name.decode("latin-1")
         yield f"< {written}: {mask_header(written, value.decode('latin-1'))}"
     for line in _body_lines(exchange.body, chars_max=chars_max):
         yield f"< | {line}"
+    shown = exchange.messages[:MESSAGES_SHOWN]
+    for message in shown:
+        content = message.encode() if isinstance(message, str) else message
+        yield from (f"< | {line}" for line in _body_lines(content, chars_max=chars_max))
+    if len(exchange.messages) > len(shown):
+        yield f"< … {len(exchange.messages) - len(shown):,} more messages"
     if exchange.error is not None:
         yield f"< broken off: {exchange.error}: {exchange.error_detail or ''}".rstrip(": ")
 

@@ -147,7 +147,7 @@ def compile_static(
         assert isinstance(call, StaticCall)  # `why_not_static` has looked
         args = [_value(hook, argument) for argument in call.args]
         kwargs = {name: _value(hook, argument) for name, argument in call.kwargs.items()}
-        request = hub.compile(call.method, args, kwargs)
+        request = hub.compile(call.client, call.method, args, kwargs)
         after = [position[name] for name in hook.after]
         return request, index[hook.name], after, list(call.accepted)
 

@@ -78,6 +78,10 @@ def analyse(reading: Reading) -> dict[str, Insight]:
     return insights
 
 
+_WITH_URLS = ("graphql", "http", "sse", "tcp", "udp", "websocket")
+"""Clients whose calls begin with the URL of a server."""
+
+
 def literal_urls(reading: Reading) -> list[tuple[str, str]]:
     """Return the URLs written into calls of the HTTP client, each with the place of its hook."""
     found = []
@@ -87,11 +91,7 @@ def literal_urls(reading: Reading) -> list[tuple[str, str]]:
             continue
         for child in ast.walk(node):
             named = client_call(child, self_name(node))
-            if (
-                named is None
-                or named[0] not in ("http", "graphql")
-                or not isinstance(child, ast.Call)
-            ):
+            if named is None or named[0] not in _WITH_URLS or not isinstance(child, ast.Call):
                 continue
             at = 1 if named[1] == "request" else 0
             given = [word.value for word in child.keywords if word.arg == "url"] or child.args[at:]

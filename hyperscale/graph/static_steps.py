@@ -13,7 +13,10 @@ from types import BuiltinMethodType
 from hyperscale.graph.reading import ReadHook
 from hyperscale.graph.source import FunctionNode, client_call, self_name
 from hyperscale.plan import StepKind
-from hyperscale.testing import HTTPResponse
+from hyperscale.testing import HTTPResponse, StreamResponse
+
+_CLIENTS = ("http", "tcp", "udp", "websocket")
+"""Clients whose calls the native program can make."""
 
 
 class NotStatic(Enum):
@@ -22,9 +25,9 @@ class NotStatic(Enum):
     # Of a step.
     UNKNOWN_SOURCE = "the source of the class cannot be read, or hands out self or its client"
     RESPONSE_TAKEN = "another hook takes its response"
-    NO_HTTP_TEST = "it is not a test step that returns an HTTPResponse"
+    NO_HTTP_TEST = "it is not a test step that returns a response of HTTP, WebSocket, TCP or UDP"
     DECORATED = "it has a further decorator"
-    MORE_THAN_ONE_CALL = "it is not a single `return await self.client.http.<method>(...)`"
+    MORE_THAN_ONE_CALL = "it is not a single `return await self.client.<name>.<method>(...)`"
     CHANGING_ARGUMENTS = "an argument is neither a literal nor a request part of the step"
     ACCEPT_IS_CODE = "a function decides which statuses it accepts"
     # Of a workflow.
@@ -49,12 +52,13 @@ class StaticCall:
     args: tuple[object, ...]
     kwargs: Mapping[str, object]
     accepted: tuple[int, ...] = ()  # statuses of 400 or more that count as success
+    client: str = "http"  # its name under `self.client`
 
 
 def static_call(hook: ReadHook, node: FunctionNode) -> StaticCall | NotStatic:
     """Return the call that a step consists of, or why the step is not static."""
     if hook.kind is not StepKind.TEST or not (
-        hook.result and issubclass(hook.result, HTTPResponse)
+        hook.result and issubclass(hook.result, (HTTPResponse, StreamResponse))
     ):
         return NotStatic.NO_HTTP_TEST
     if len(node.decorator_list) != 1:
@@ -65,7 +69,7 @@ def static_call(hook: ReadHook, node: FunctionNode) -> StaticCall | NotStatic:
             named = client_call(call, self_name(node))
         case _:
             named = None
-    if named is None or named[0] != "http":
+    if named is None or named[0] not in _CLIENTS or named == ("http", "stream"):
         return NotStatic.MORE_THAN_ONE_CALL
     arguments = _arguments(call, {part.name for part in hook.parameters if part.optimized})
     if arguments is None:
@@ -73,7 +77,7 @@ def static_call(hook: ReadHook, node: FunctionNode) -> StaticCall | NotStatic:
     accepted = _accepted_statuses(hook.accept)
     if accepted is None:
         return NotStatic.ACCEPT_IS_CODE
-    return StaticCall(named[1], *arguments, accepted)
+    return StaticCall(named[1], *arguments, accepted, named[0])
 
 
 def _arguments(

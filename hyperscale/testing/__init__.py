@@ -49,6 +49,11 @@ from hyperscale.testing.results import (
     HTTP2Response,
     HTTP3Response,
     Metric,
+)
+from hyperscale.testing.streams import (
+    SSEResponse,
+    StreamedResponse,
+    StreamResponse,
     TCPResponse,
     UDPResponse,
     WebsocketResponse,
@@ -104,7 +109,10 @@ __all__ = [
     "SCPResponse",
     "SFTPResponse",
     "SMTPResponse",
+    "SSEResponse",
     "SigV4",
+    "StreamResponse",
+    "StreamedResponse",
     "TCPResponse",
     "UDPResponse",
     "WebsocketResponse",

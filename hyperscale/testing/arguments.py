@@ -22,7 +22,15 @@ from hyperscale.testing.protocols import protocol_of, split_service_url
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _AUTH_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9\-]* +\S")
-_SCHEMES = {"http": 80, "https": 443}
+_SCHEMES: dict[str, int | None] = {"http": 80, "https": 443}
+STREAM_SCHEMES: dict[str, int | None] = {
+    "ws": 80,
+    "wss": 443,
+    "tcp": None,
+    "tls": None,
+    "udp": None,
+}
+"""Schemes of streams, and their ports; None: a URL has to name one."""
 FILES_MAX = 10_000
 """Files that a `Directory` or a `FileGlob` may have."""
 
@@ -114,7 +122,7 @@ class UrlValue(str, OptimizedArg):
         if row is not None:
             split_service_url(value, row)
         else:
-            split_url(value)
+            split_url(value, {**_SCHEMES, **STREAM_SCHEMES})
         return cls(value)
 
     @property
@@ -124,13 +132,14 @@ class UrlValue(str, OptimizedArg):
         if row is not None:
             host, port = split_service_url(self, row).hosts[0]
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        parts = split_url(self)
-        host, port = parts.hostname or "", parts.port or _SCHEMES[parts.scheme]
+        schemes = {**_SCHEMES, **STREAM_SCHEMES}
+        parts = split_url(self, schemes)
+        host, port = parts.hostname or "", parts.port or schemes[parts.scheme] or 0
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def split_url(value: str) -> SplitResult:
-    """Return the parts of an absolute http(s) URL. Raises InputError."""
+def split_url(value: str, schemes: Mapping[str, int | None] = _SCHEMES) -> SplitResult:
+    """Return the parts of an absolute URL, of http(s) or other schemes. Raises InputError."""
     hint = 'write the full URL, such as "https://host/path"'
     if any(character.isspace() or ord(character) < 0x20 for character in value):
         raise InputError(f"{value!r} is not a URL: it has a blank or control character", hint=hint)
@@ -139,13 +148,18 @@ def split_url(value: str) -> SplitResult:
         port = parts.port
     except ValueError as error:
         raise InputError(f"{value!r} is not a URL: {error}", hint=hint) from error
-    if parts.scheme not in _SCHEMES:
+    if parts.scheme not in schemes:
         scheme = f"scheme {parts.scheme!r}" if "://" in value else "no scheme"
+        if parts.scheme == "dtls":
+            hint = "DTLS is not supported; udp:// is"
         raise InputError(f"{value!r} is not an http URL: it has {scheme}", hint=hint)
     if not parts.hostname:
         raise InputError(f"{value!r} is not a URL: it has no host", hint=hint)
     if port == 0:
         raise InputError(f"{value!r} is not a URL: port 0 cannot be reached", hint=hint)
+    if port is None and schemes[parts.scheme] is None:
+        hint = f'write "{parts.scheme}://host:port"'
+        raise InputError(f"{value!r} is not a URL: it has no port", hint=hint)
     return parts
 
 

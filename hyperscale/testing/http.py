@@ -20,6 +20,11 @@ def _json_decoder() -> Callable[[bytes], Any]:
     return msgspec.json.Decoder().decode
 
 
+def decode_json(content: bytes) -> Any:
+    """Decode JSON. Raises ValueError."""
+    return _json_decoder()(content)
+
+
 class Phases(NamedTuple):
     """Where the time of an exchange went, in seconds; None where a phase did not happen."""
 

@@ -141,24 +141,6 @@ class GRPCResponse(CallResult):
     comes_with = "gRPC"
 
 
-class WebsocketResponse(CallResult):
-    """A result of a WebSocket client, which does not exist yet; no step can return it."""
-
-    comes_with = "WebSocket"
-
-
-class UDPResponse(CallResult):
-    """A result of a UDP client, which does not exist yet; no step can return it."""
-
-    comes_with = "UDP"
-
-
-class TCPResponse(CallResult):
-    """A result of a TCP client, which does not exist yet; no step can return it."""
-
-    comes_with = "TCP"
-
-
 class CheckMark:
     """Marks a return annotation as a check's."""
 

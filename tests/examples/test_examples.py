@@ -28,6 +28,7 @@ def placed(tmp_path: Path, name: str, target: RunningTarget) -> None:
     text = (EXAMPLES / name).read_text()
     assert target.scheme == "http" or "https://localhost:8443" in text
     text = re.sub(r"https?://localhost:\d+", target.url, text)
+    text = re.sub(r"ws://localhost:\d+", f"ws://127.0.0.1:{target.port}", text)
     (tmp_path / name).write_text(text)
 
 

@@ -82,6 +82,7 @@ impl Engine {
         &self,
         failed: bool,
         exchange: &Bound<'py, PyAny>,
+        call: &Call,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = exchange.py();
         if let Some(trace) = &self.trace {
@@ -90,8 +91,9 @@ impl Engine {
         if failed {
             return call_with(self.error_type.bind(py), exchange);
         }
-        let kind: *mut ffi::PyTypeObject = self.response_type.as_ptr().cast();
-        // SAFETY: a type, kept alive by `self`, whose instances have nothing but attributes.
+        let kind = call.response_type.as_ref().unwrap_or(&self.response_type);
+        let kind: *mut ffi::PyTypeObject = kind.as_ptr().cast();
+        // SAFETY: a type, kept alive by `self` or the call, whose instances have nothing but attributes.
         let made = unsafe { ffi::PyType_GenericAlloc(kind, 0) };
         // SAFETY: a new reference, or null with an error set.
         let response = unsafe { Bound::from_owned_ptr_or_err(py, made) }?;
@@ -112,7 +114,7 @@ impl Engine {
                 let inner = ended.take_exchange();
                 let failed = inner.failure.is_some();
                 let exchange = Bound::new(py, Exchange { inner })?.into_any();
-                let state = match self.outcome(failed, &exchange) {
+                let state = match self.outcome(failed, &exchange, call.get()) {
                     Ok(value) if failed => State::Failed(value.unbind()),
                     Ok(value) => State::Done(value.unbind()),
                     Err(error) => State::Failed(error.into_value(py).into_any()),
@@ -220,7 +222,8 @@ impl Engine {
                            it cannot be called from another thread";
             return Err(PyRuntimeError::new_err(message));
         }
-        let call = Bound::new(slf.py(), Call::new(slf.clone().unbind()))?;
+        let response_type = template.response_type.as_ref().map(|kind| kind.clone_ref(slf.py()));
+        let call = Bound::new(slf.py(), Call::new(slf.clone().unbind(), response_type))?;
         let keep = if sees_body { Keep::Body } else { Keep::Head };
         let caller = Caller { vu, step, keep };
         let token = call.clone().unbind();
@@ -295,10 +298,12 @@ impl Inner {
 pub struct Call {
     inner: Mutex<Inner>,
     engine: Py<Engine>,
+    /// What the step receives, if it is not the engine's usual response.
+    response_type: Option<Py<PyType>>,
 }
 
 impl Call {
-    fn new(engine: Py<Engine>) -> Self {
+    fn new(engine: Py<Engine>, response_type: Option<Py<PyType>>) -> Self {
         let inner = Inner {
             state: State::Pending,
             key: None,
@@ -306,7 +311,7 @@ impl Call {
             further: Vec::new(),
             is_blocking: false,
         };
-        Self { inner: Mutex::new(inner), engine }
+        Self { inner: Mutex::new(inner), engine, response_type }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

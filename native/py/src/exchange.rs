@@ -1,3 +1,5 @@
+use hyperscale_core::engine::protocol::Protocol;
+use hyperscale_core::engine::request::PartKind;
 use hyperscale_core::engine::{exchange, http1};
 use hyperscale_core::recorder::Phase;
 use pyo3::prelude::*;
@@ -68,6 +70,43 @@ impl Exchange {
         PyBytes::new(py, &self.inner.body)
     }
 
+    /// Whether it was a call on a stream: it has messages, and mostly no head.
+    #[getter]
+    fn is_stream(&self) -> bool {
+        self.inner.template.stream.is_some()
+    }
+
+    /// The messages that a call on a stream received: text or bytes.
+    #[getter]
+    fn messages<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let messages = PyList::empty(py);
+        for part in &self.inner.messages {
+            match part.kind {
+                // Checked when it arrived.
+                PartKind::Text => messages.append(String::from_utf8_lossy(&part.bytes))?,
+                PartKind::Data => messages.append(PyBytes::new(py, &part.bytes))?,
+                PartKind::Head | PartKind::Close => {}
+            }
+        }
+        Ok(messages)
+    }
+
+    /// When each message arrived, in nanoseconds since the call began.
+    #[getter]
+    fn message_times_ns(&self) -> Vec<u64> {
+        let began_ns = self.inner.ended_ns.saturating_sub(self.inner.latency_ns);
+        let parts = self.inner.messages.iter().filter(|part| part.kind != PartKind::Close);
+        parts.map(|part| part.at_ns.saturating_sub(began_ns)).collect()
+    }
+
+    /// The code and the reason that the server closed a stream with.
+    #[getter]
+    fn close_reason(&self) -> Option<(u16, String)> {
+        let close = self.inner.messages.iter().find(|part| part.kind == PartKind::Close)?;
+        let (code, reason) = close.bytes.split_first_chunk::<2>()?;
+        Some((u16::from_be_bytes(*code), String::from_utf8_lossy(reason).into_owned()))
+    }
+
     #[getter]
     fn version(&self) -> &'static str {
         self.inner.version.name()
@@ -86,7 +125,11 @@ impl Exchange {
     /// The last request's head as it was written, cookies aside.
     #[getter]
     fn request_head(&self) -> String {
-        String::from_utf8_lossy(http1::head::lines(&self.inner.template)).into_owned()
+        let template = &self.inner.template;
+        if template.origin.protocol == Protocol::Http1 {
+            return String::from_utf8_lossy(http1::head::lines(template)).into_owned();
+        }
+        format!("{} {}", template.method, template.url)
     }
 
     /// The last request's body, before it was cut into chunks.

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use hyperscale_core::engine::http::template::{self, Body, Limits};
 use hyperscale_core::engine::protocol::Protocol;
+use hyperscale_core::engine::streams::{StreamCall, Until, Verb};
 use hyperscale_core::engine::transport::tls::TlsProfile;
 use hyperscale_core::engine::transport::{self, tls};
-use hyperscale_core::engine::{Mode, Options};
+use hyperscale_core::engine::{websocket, Mode, Options};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 
 /// How a user's call is to be secured; PEM contents are checked at once.
 #[pyclass(frozen, module = "hyperscale._native")]
@@ -44,6 +46,22 @@ impl Tls {
 #[pyclass(frozen, module = "hyperscale._native")]
 pub struct Template {
     pub inner: Arc<template::Template>,
+    /// What the caller receives, if it is not the engine's usual response.
+    pub response_type: Option<Py<PyType>>,
+}
+
+fn to_verb(name: &str) -> PyResult<Verb> {
+    Ok(match name {
+        "OPEN" => Verb::Open,
+        "SEND" => Verb::Send,
+        "RECEIVE" => Verb::Receive,
+        "EXCHANGE" => Verb::Exchange,
+        "PING" => Verb::Ping,
+        "CLOSE" => Verb::Close,
+        // A request whose body is cut into messages.
+        "GET" | "POST" | "PUT" | "PATCH" | "DELETE" => Verb::Receive,
+        other => return Err(PyValueError::new_err(format!("unknown call {other:?}"))),
+    })
 }
 
 #[pymethods]
@@ -79,8 +97,94 @@ impl Template {
         let default = TlsProfile::default();
         let profile = tls.map_or(&default, |tls| &tls.profile);
         template::Template::new(method, url, headers, body, limits, profile, Protocol::Http1)
-            .map(|template| Self { inner: Arc::new(template) })
+            .map(|template| Self { inner: Arc::new(template), response_type: None })
             .map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// This request as a call on a stream. `verb` is one of OPEN, SEND, RECEIVE, EXCHANGE, PING and
+    /// CLOSE, or the method of an HTTP request whose body is cut into messages.
+    #[staticmethod]
+    #[allow(clippy::too_many_arguments)] // keyword arguments on the Python side
+    #[pyo3(signature = (
+        verb, url, headers, body = None, content_type = None, *, response_type, is_text = false,
+        count = 1, ends_in_time = false, until_bytes = None, until = None, events = false,
+        subprotocols = None, deflate = false, close_code = 1000, close_reason = String::new(),
+        connect_timeout_s, read_timeout_s, total_timeout_s, body_bytes_max, tls = None,
+    ))]
+    fn stream(
+        verb: &str,
+        url: &str,
+        headers: Vec<(String, String)>,
+        body: Option<&[u8]>,
+        content_type: Option<String>,
+        response_type: Py<PyType>,
+        is_text: bool,
+        count: usize,
+        ends_in_time: bool,
+        until_bytes: Option<usize>,
+        until: Option<&[u8]>,
+        events: bool,
+        subprotocols: Option<String>,
+        deflate: bool,
+        close_code: u16,
+        close_reason: String,
+        connect_timeout_s: f64,
+        read_timeout_s: f64,
+        total_timeout_s: f64,
+        body_bytes_max: u64,
+        tls: Option<&Tls>,
+    ) -> PyResult<Self> {
+        let limits = Limits {
+            connect_ns: to_ns(connect_timeout_s)?,
+            read_ns: to_ns(read_timeout_s)?,
+            total_ns: to_ns(total_timeout_s)?,
+            redirects_max: 0,
+            body_bytes_max,
+        };
+        let call = StreamCall {
+            verb: to_verb(verb)?,
+            is_text,
+            count,
+            ends_in_time,
+            until: match (until_bytes, until) {
+                _ if events => Until::EmptyLine,
+                (Some(count), _) => Until::Bytes(count.max(1)),
+                (None, Some(delimiter)) if !delimiter.is_empty() => {
+                    Until::Delimiter(delimiter.into())
+                }
+                _ => Until::Any,
+            },
+            subprotocols,
+            deflate,
+            close_code,
+            close_reason,
+        };
+        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+        let protocol = match scheme.to_ascii_lowercase().as_str() {
+            "ws" | "wss" => Protocol::WebSocket(0),
+            "tcp" | "tls" => Protocol::Tcp,
+            "udp" => Protocol::Udp,
+            _ => Protocol::Http1,
+        };
+        let body = body.map(|bytes| Body { bytes: bytes.into(), chunked: false, content_type });
+        let default = TlsProfile::default();
+        let profile = tls.map_or(&default, |tls| &tls.profile);
+        let made = template::Template::new(verb, url, headers, body, limits, profile, protocol)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let protocol = match protocol {
+            Protocol::WebSocket(_) => Protocol::WebSocket(websocket::socket_number(&made, &call)),
+            other => other,
+        };
+        let inner = Arc::new(made.on_stream(call, protocol));
+        Ok(Self { inner, response_type: Some(response_type) })
+    }
+
+    /// The same call on a stream with another message.
+    fn with_message(&self, py: Python<'_>, payload: &[u8], is_text: bool) -> Self {
+        Self {
+            inner: Arc::new(self.inner.with_message(payload, is_text)),
+            response_type: self.response_type.as_ref().map(|kind| kind.clone_ref(py)),
+        }
     }
 
     #[getter]

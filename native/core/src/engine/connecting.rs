@@ -168,7 +168,12 @@ impl<T> Engine<T> {
         };
         self.generation = self.generation.wrapping_add(1).max(1);
         let generation = self.generation;
-        let opened = Transport::open(address, tls, self.options.kernel_times);
+        let opened = Transport::open(
+            address,
+            tls,
+            self.options.kernel_times,
+            origin.origin.protocol.is_datagram(),
+        );
         let opened = opened.and_then(|transport| {
             let slot = self.conns.vacant_key() as u32;
             let data = epoll::EventData::new_u64(u64::from(generation) << 32 | u64::from(slot));

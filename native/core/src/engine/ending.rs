@@ -195,6 +195,11 @@ impl<T> Engine<T> {
             let error = io::ErrorKind::TimedOut.into();
             return self.connect_broke(slot, number, &error, recorder);
         }
+        let stream = request.exchange.template.stream.as_ref();
+        let ends_well = stream.is_some_and(|call| call.ends_in_time);
+        if total && ends_well && stage == Some(Stage::Open) {
+            return self.finish(slot, None, now_ns(), recorder);
+        }
         let detail = match (total, stage) {
             (true, _) => {
                 format!("the response was not complete within {}", seconds(limits.total_ns))
@@ -202,7 +207,9 @@ impl<T> Engine<T> {
             (false, Some(Stage::Open)) => format!("silence for {}", seconds(limits.read_ns)),
             (false, _) => format!("no connection within {}", seconds(limits.connect_ns)),
         };
-        self.fail(slot, Failure::new(ErrorClass::Timeout, detail), recorder);
+        let is_lost = request.exchange.template.origin.protocol.is_datagram();
+        let class = if is_lost { ErrorClass::Lost } else { ErrorClass::Timeout };
+        self.fail(slot, Failure::new(class, detail), recorder);
     }
 
     pub(super) fn rearm_timer(&mut self) {

@@ -11,6 +11,8 @@ pub enum ErrorClass {
     Reset,
     Protocol,
     TooLarge,
+    /// A datagram that was not answered in time.
+    Lost,
 }
 
 impl ErrorClass {
@@ -24,6 +26,7 @@ impl ErrorClass {
             Self::Reset => "reset",
             Self::Protocol => "protocol",
             Self::TooLarge => "too_large",
+            Self::Lost => "lost",
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::error::{ErrorClass, Failure};
 use super::http::reply::Version;
 use super::http::template::Template;
+use super::request::Part;
 use crate::masking;
 use crate::recorder::Outcome;
 use crate::report::Sample;
@@ -29,6 +30,8 @@ pub struct Exchange {
     /// None and empty as far as the caller cannot see them, unless they are a sample of a failure.
     pub head: Option<Arc<[u8]>>,
     pub body: Vec<u8>,
+    /// What a call on a stream received, as far as its caller can see it.
+    pub messages: Vec<Part>,
     pub failure: Option<Failure>,
     pub redirects: u32,
     /// From the first byte handed to the kernel to the last byte read.
@@ -88,6 +91,7 @@ impl Exchange {
             version: Version::Http11,
             head: None,
             body: Vec::new(),
+            messages: Vec::new(),
             failure: None,
             redirects: 0,
             latency_ns: 0,
@@ -112,6 +116,7 @@ impl Exchange {
         self.version = Version::Http11;
         self.head = None;
         self.body.clear();
+        self.messages.clear();
         self.failure = None;
         self.redirects = 0;
         self.phases_ns = [None; 4];
@@ -164,7 +169,8 @@ impl Exchange {
                 Outcome {
                     ok,
                     latency_ns: Some(self.latency_ns),
-                    status: Some(self.status),
+                    // Messages of streams have none.
+                    status: (self.status != 0).then_some(self.status),
                     error: if ok { None } else { Some("status") },
                     phases_ns: self.phases_ns,
                     service_ns: None,
@@ -173,7 +179,8 @@ impl Exchange {
             Some(failure) => Outcome {
                 ok: false,
                 // A timeout is a latency; a refused connection is not.
-                latency_ns: (failure.class == ErrorClass::Timeout).then_some(self.latency_ns),
+                latency_ns: matches!(failure.class, ErrorClass::Timeout | ErrorClass::Lost)
+                    .then_some(self.latency_ns),
                 status: None,
                 error: Some(failure.class.name()),
                 phases_ns: self.phases_ns,

@@ -37,8 +37,10 @@ pub mod http1;
 pub mod pacing;
 pub mod program;
 pub mod protocol;
+pub mod raw;
 pub mod request;
 mod serving;
+pub mod streams;
 #[cfg(test)]
 mod tests;
 mod timers;

@@ -11,31 +11,55 @@ use cookie_store::CookieStore;
 
 use super::error::Failure;
 use super::http1::Http1;
+use super::raw::Raw;
 use super::request::{Part, Request, Requests};
 use super::transport::tls::Alpn;
 use super::transport::{Arrival, Transport};
+use super::websocket::WebSocket;
 use crate::recorder::Recorder;
 
 /// What a request asks its connection to speak. Requests of different protocols share none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     Http1,
+    /// A socket of its own for each handshake, which `websocket::socket_number` names.
+    WebSocket(u64),
+    Tcp,
+    Udp,
 }
 
 impl Protocol {
+    /// Of its URLs: without TLS and with it.
+    #[must_use]
+    pub const fn schemes(self) -> [&'static str; 2] {
+        match self {
+            Self::Http1 => ["http", "https"],
+            Self::WebSocket(_) => ["ws", "wss"],
+            Self::Tcp => ["tcp", "tls"],
+            Self::Udp => ["udp", "udp"],
+        }
+    }
+
     /// What is offered to the server of a TLS connection.
     #[must_use]
     pub const fn alpn(self) -> Alpn {
         match self {
-            Self::Http1 => &[b"http/1.1"],
+            Self::Http1 | Self::WebSocket(_) => &[b"http/1.1"],
+            Self::Tcp | Self::Udp => &[],
         }
+    }
+
+    /// Whether it is spoken over datagrams, which may be lost.
+    #[must_use]
+    pub const fn is_datagram(self) -> bool {
+        matches!(self, Self::Udp)
     }
 
     /// Whether requests that come while a connection is opened wait for it.
     #[must_use]
     pub const fn is_multiplexed(self) -> bool {
         match self {
-            Self::Http1 => false,
+            Self::Http1 | Self::WebSocket(_) | Self::Tcp | Self::Udp => false,
         }
     }
 
@@ -43,6 +67,8 @@ impl Protocol {
     pub fn open(self, _alpn: Option<&[u8]>) -> Result<AnySession, Failure> {
         match self {
             Self::Http1 => Ok(AnySession::Http1(Http1::default())),
+            Self::WebSocket(_) => Ok(AnySession::WebSocket(Box::default())),
+            Self::Tcp | Self::Udp => Ok(AnySession::Raw(Box::new(Raw::new(self.is_datagram())))),
         }
     }
 }
@@ -108,6 +134,8 @@ pub trait Session {
 #[derive(Debug)]
 pub enum AnySession {
     Http1(Http1),
+    WebSocket(Box<WebSocket>),
+    Raw(Box<Raw>),
 }
 
 /// Calls the same method of whichever session it is.
@@ -115,6 +143,8 @@ macro_rules! each {
     ($self:ident, $session:ident => $call:expr) => {
         match $self {
             AnySession::Http1($session) => $call,
+            AnySession::WebSocket($session) => $call,
+            AnySession::Raw($session) => $call,
         }
     };
 }

@@ -11,6 +11,7 @@ use super::http::reply::{Expect, Keep, Reply};
 use super::http::template::Template;
 use super::http1::memo::HeadMemos;
 use super::transport::Arrival;
+use super::websocket;
 use crate::clock::now_ns;
 use crate::recorder::Recorder;
 
@@ -40,7 +41,7 @@ pub struct Caller {
 
 /// One of several things that a request delivers before it ends, or that its caller hands over
 /// while it runs: a message, an event, a piece of a body.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     pub kind: PartKind,
     pub bytes: Vec<u8>,
@@ -53,6 +54,9 @@ pub enum PartKind {
     /// The head of the response is there; the bytes are those of the head.
     Head,
     Data,
+    Text,
+    /// How a stream was closed: a code of two bytes, then the reason.
+    Close,
 }
 
 /// How a request ended on its connection.
@@ -205,6 +209,7 @@ pub struct Requests {
     pub(super) parts: VecDeque<(RequestKey, Part)>,
     /// Response heads of HTTP/1.1.
     pub(super) heads: HeadMemos,
+    pub(super) websocket: websocket::Shared,
 }
 
 impl Requests {

@@ -158,7 +158,12 @@ impl<T> Engine<T> {
         let Some(session) = &mut conn.session else { return };
         if session.write(&mut conn.transport, &mut self.requests, recorder).is_err() {
             // An answer may have come before the server closed; reading tells.
-            self.read(number, true, recorder);
+            return self.read(number, true, recorder);
+        }
+        // Calls on streams may end with what they wrote.
+        if !self.requests.ended.is_empty() {
+            self.tend(number, true, recorder);
+            self.settle(recorder);
         }
     }
 
@@ -203,13 +208,15 @@ impl<T> Engine<T> {
             if listens && session.wants_write() {
                 self.write(number, recorder);
             }
-            if is_end || !self.requests.ended.is_empty() {
+            let session = self.conns.get(number as usize).and_then(|conn| conn.session.as_ref());
+            let is_over = listens && session.is_some_and(|session| !session.is_open());
+            if is_end || is_over || !self.requests.ended.is_empty() {
                 let Some(conn) = self.conns.get(number as usize) else { return };
                 // What follows a response that excludes others was not asked for.
                 let is_silent = is_drained || listens || conn.transport.is_silent();
                 self.tend(number, !is_end && !is_closed && is_silent, recorder);
                 self.settle(recorder);
-                if is_end || !listens {
+                if is_end || is_over || !listens {
                     return;
                 }
             }

@@ -8,6 +8,7 @@ use base64::Engine as _;
 use url::Url;
 
 use crate::engine::protocol::Protocol;
+use crate::engine::streams::StreamCall;
 use crate::engine::transport::tls::TlsProfile;
 
 pub const USER_AGENT: &str = concat!("hyperscale/", env!("CARGO_PKG_VERSION"));
@@ -63,6 +64,8 @@ pub struct Template {
     pub origin: Origin,
     pub limits: Limits,
     pub body: Option<Body>,
+    /// Of a call on a stream.
+    pub stream: Option<Box<StreamCall>>,
     pub headers: Vec<(String, String)>,
     /// Cookies the user set on this request, as one header value.
     pub cookies: Option<String>,
@@ -82,7 +85,7 @@ impl Template {
         tls: &TlsProfile,
         protocol: Protocol,
     ) -> Result<Self, TemplateError> {
-        let parsed = parse_url(url)?;
+        let parsed = parse_url(url, protocol)?;
         Self::build(method.to_owned(), parsed, headers, body, limits, tls, protocol)
     }
 
@@ -118,7 +121,7 @@ impl Template {
         let origin = Origin {
             host: host_name(&url),
             port: url.port_or_known_default().unwrap_or(80),
-            tls: (url.scheme() == "https").then(|| tls.clone()),
+            tls: matches!(url.scheme(), "https" | "wss" | "tls").then(|| tls.clone()),
             protocol,
         };
         let cookies = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("cookie"));
@@ -131,6 +134,7 @@ impl Template {
             origin,
             limits,
             body,
+            stream: None,
             headers,
             cookies,
             origin_hint,
@@ -149,7 +153,7 @@ impl Template {
             url: location.to_owned(),
             reason: error.to_string(),
         })?;
-        check_url(&url, location)?;
+        check_url(&url, location, self.origin.protocol)?;
         let to_get = status == 303 || (matches!(status, 301 | 302) && self.method == "POST");
         let drop_body = to_get && self.method != "HEAD";
         let same_origin = url.origin() == self.url.origin();
@@ -166,6 +170,32 @@ impl Template {
         };
         let headers = headers.cloned().collect();
         Self::build(method, url, headers, body, self.limits, tls, self.origin.protocol)
+    }
+
+    /// Makes this a call on a stream of the protocol that the call is for.
+    #[must_use]
+    pub fn on_stream(mut self, call: StreamCall, protocol: Protocol) -> Self {
+        self.stream = Some(Box::new(call));
+        self.origin.protocol = protocol;
+        self
+    }
+
+    /// The same call with another message.
+    #[must_use]
+    pub fn with_message(&self, payload: &[u8], is_text: bool) -> Self {
+        let stream = self.stream.clone().map(|call| Box::new(StreamCall { is_text, ..*call }));
+        Self {
+            method: self.method.clone(),
+            url: self.url.clone(),
+            origin: self.origin.clone(),
+            limits: self.limits,
+            body: Some(Body { bytes: payload.into(), ..Body::default() }),
+            stream,
+            headers: self.headers.clone(),
+            cookies: self.cookies.clone(),
+            origin_hint: AtomicU64::new(self.origin_hint.load(Ordering::Relaxed)),
+            http1_head: OnceLock::new(),
+        }
     }
 
     /// Whether the user set a header of this name.
@@ -190,19 +220,21 @@ impl Template {
     }
 }
 
-/// An absolute http or https URL with a host.
-pub fn parse_url(text: &str) -> Result<Url, TemplateError> {
+/// An absolute URL with a host, of a scheme that the protocol has.
+pub fn parse_url(text: &str, protocol: Protocol) -> Result<Url, TemplateError> {
     let url = Url::parse(text)
         .map_err(|error| TemplateError::Url { url: text.to_owned(), reason: error.to_string() })?;
-    check_url(&url, text)?;
+    check_url(&url, text, protocol)?;
     Ok(url)
 }
 
-fn check_url(url: &Url, text: &str) -> Result<(), TemplateError> {
-    let reason = match (url.scheme(), url.has_host()) {
-        ("http" | "https", true) => return Ok(()),
-        ("http" | "https", false) => "it has no host".to_owned(),
-        (scheme, _) => format!("scheme {scheme:?} is neither http nor https"),
+fn check_url(url: &Url, text: &str, protocol: Protocol) -> Result<(), TemplateError> {
+    let [plain, secure] = protocol.schemes();
+    let scheme = url.scheme();
+    let reason = match (scheme == plain || scheme == secure, url.has_host()) {
+        (true, true) => return Ok(()),
+        (true, false) => "it has no host".to_owned(),
+        (false, _) => format!("scheme {scheme:?} is neither {plain} nor {secure}"),
     };
     Err(TemplateError::Url { url: text.to_owned(), reason })
 }

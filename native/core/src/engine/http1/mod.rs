@@ -8,6 +8,7 @@ use super::http::reply::Keep;
 use super::http::template::Template;
 use super::protocol::{Opening, Session};
 use super::request::{Ending, Part, PartKind, Request, Requests};
+use super::streams::Splitter;
 use super::transport::{Arrival, Transport};
 use crate::recorder::Recorder;
 
@@ -42,6 +43,8 @@ pub struct Http1 {
     request: Option<u32>,
     outgoing: Outgoing,
     decoder: Decoder,
+    /// Cuts the body into messages, if the call asks for that.
+    splitter: Option<Box<Splitter>>,
     /// The request is not written whole yet.
     is_writing: bool,
     /// The connection can be used again.
@@ -54,6 +57,7 @@ impl Default for Http1 {
             request: None,
             outgoing: Outgoing::default(),
             decoder: Decoder::default(),
+            splitter: None,
             is_writing: false,
             is_open: true,
         }
@@ -61,6 +65,23 @@ impl Default for Http1 {
 }
 
 impl Http1 {
+    /// Cuts what came of a body into messages. True if all that the call asked for are there.
+    fn split(&mut self, slot: u32, at_ns: u64, requests: &mut Requests) -> bool {
+        let Some(splitter) = &mut self.splitter else { return false };
+        let Some(request) = requests.get_mut(slot) else { return false };
+        let template = request.exchange.template.clone();
+        let (Some(call), 200..=299) = (&template.stream, request.reply.status) else {
+            return false;
+        };
+        splitter.push(&std::mem::take(&mut request.reply.body));
+        let messages = &mut request.exchange.messages;
+        while messages.len() < call.count {
+            let Some(bytes) = splitter.next(&call.until) else { return false };
+            messages.push(Part { kind: PartKind::Data, bytes, at_ns });
+        }
+        true
+    }
+
     /// The response is over. A request that is not written whole leaves the connection in an
     /// unknown state.
     fn finish(&mut self, slot: u32, is_reusable: bool, at_ns: u64, how: Ending, to: &mut Requests) {
@@ -78,6 +99,7 @@ impl Session for Http1 {
         let is_plain = jar.is_none() && template.cookies.is_none() && !close;
         self.request = Some(slot);
         self.decoder.renew();
+        self.splitter = template.stream.as_ref().map(|_| Box::default());
         self.is_writing = true;
         self.is_open = !close;
         match &self.outgoing.template {
@@ -133,6 +155,9 @@ impl Session for Http1 {
         let fed = self.decoder.feed(input, &mut request.reply, memo);
         if request.caller.keep == Keep::Parts {
             deliver_parts(slot, had_status, at_ns, requests);
+        }
+        if self.split(slot, at_ns, requests) && fed.is_ok() {
+            return self.finish(slot, false, at_ns, Ending::Complete, requests);
         }
         match fed {
             Ok(Progress::More) => {}

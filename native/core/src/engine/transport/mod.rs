@@ -58,6 +58,8 @@ pub struct Transport {
     tls: Option<Box<ClientConnection>>,
     /// The kernel notes when data arrives.
     is_timed: bool,
+    /// Every read brings one datagram.
+    is_datagram: bool,
 }
 
 impl Transport {
@@ -66,10 +68,17 @@ impl Transport {
         address: SocketAddr,
         tls: Option<(Arc<ClientConfig>, &str)>,
         kernel_times: bool,
+        is_datagram: bool,
     ) -> io::Result<Self> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        let domain = Domain::for_address(address);
+        let socket = if is_datagram {
+            Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?
+        } else {
+            let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+            socket.set_tcp_nodelay(true)?;
+            socket
+        };
         socket.set_nonblocking(true)?;
-        socket.set_tcp_nodelay(true)?;
         let is_timed = kernel_times && kernel_times::enable(&socket);
         match socket.connect(&address.into()) {
             Ok(()) => {}
@@ -83,7 +92,7 @@ impl Transport {
             }
             None => None,
         };
-        Ok(Self { socket, remote: address, tls, is_timed })
+        Ok(Self { socket, remote: address, tls, is_timed, is_datagram })
     }
 
     #[must_use]
@@ -170,8 +179,8 @@ impl Transport {
         let arrived_ns = arrived.and_then(|unix_ns| clocks.arrived_ns(unix_ns));
         let arrival =
             Arrival { at_ns: arrived_ns.unwrap_or_else(now_ns), is_timed: arrived_ns.is_some() };
-        let is_drained = count < scratch.received.len();
-        let mut is_end = count == 0;
+        let is_drained = count < scratch.received.len() && !self.is_datagram;
+        let mut is_end = count == 0 && !self.is_datagram;
         let mut records = scratch.received.get(..count).unwrap_or_default();
         let Some(session) = self.tls.as_deref_mut() else {
             if count > 0 {
