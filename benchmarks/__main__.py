@@ -19,6 +19,8 @@ ALL = (
     "reports",
     "gates",
     "clients",
+    "websocket",
+    "sse",
 )
 
 

@@ -6,12 +6,15 @@ from typing import Any, TypedDict, Unpack
 
 from hyperscale.clients.bodies import encode_json
 from hyperscale.clients.http import EngineCalls
+from hyperscale.clients.library import ClientError
 from hyperscale.clients.templates import PlainCall
+from hyperscale.clients.websocket import SocketOptions, WebsocketClient
 from hyperscale.testing.arguments import DataBytes, HeadersValue
-from hyperscale.testing.graphql import GraphQLResponse
+from hyperscale.testing.graphql import GraphQLResponse, SubscriptionResponse
 
 _HEADERS = HeadersValue({"Accept": "application/graphql-response+json, application/json;q=0.9"})
 _HEADERS.optimized = _HEADERS
+_SUBPROTOCOL = "graphql-transport-ws"
 _NOT_FOUND = ("PersistedQueryNotFound", "PERSISTED_QUERY_NOT_FOUND")
 
 # Requests without variables are the same every time: they are encoded once. Never taken out, as
@@ -51,6 +54,37 @@ class GraphQLClient:
         if not _is_unknown(response):
             return response
         return await self._send(url, _body(query, variables, operation, digest), call)
+
+    async def subscribe(
+        self,
+        url: str,
+        subscription: str,
+        *,
+        events: int,
+        variables: Mapping[str, Any] | None = None,
+        operation: str | None = None,
+        **call: Unpack[SocketOptions],
+    ) -> SubscriptionResponse:
+        """Wait for so many events of a subscription, over a WebSocket of its own.
+
+        `url` begins with ws:// or wss://. The latency is the time until the last event.
+        """
+        socket = WebsocketClient(self._calls)
+        call["subprotocols"] = (_SUBPROTOCOL,)
+        opened = await socket.connect(url, **call)
+        if opened.status >= 400:
+            return SubscriptionResponse(opened.exchange)
+        acknowledged = await socket.exchange(url, json={"type": "connection_init"}, **call)
+        if acknowledged.json().get("type") != "connection_ack":
+            detail = f"no connection_ack but {acknowledged.text}"
+            raise ClientError("protocol", detail, request=f"subscribe {url}")
+        fields = {"query": subscription, "variables": variables, "operationName": operation}
+        payload = {name: value for name, value in fields.items() if value is not None}
+        message = {"id": "1", "type": "subscribe", "payload": payload}
+        response = await socket.exchange(url, json=message, count=events, **call)
+        # Further events may be on their way: no other subscription may take them for its own.
+        await socket.close(url, **call)
+        return SubscriptionResponse(response.exchange)
 
     async def ping(self, url: str, **call: Unpack[PlainCall]) -> GraphQLResponse:
         """Ask for the name of the type of queries."""

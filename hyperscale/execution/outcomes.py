@@ -10,7 +10,7 @@ from hyperscale.clients import ClientError, RequestError
 from hyperscale.errors import RunError
 from hyperscale.execution.hook_calls import DUE, RAISED, HookCall
 from hyperscale.execution.user_errors import SeenError, UserErrorLog, failure
-from hyperscale.testing import CallResult, CustomResult, GraphQLResponse
+from hyperscale.testing import CallResult, CustomResult, GraphQLResponse, SubscriptionResponse
 from hyperscale.testing.parameters import masked
 from hyperscale.testing.responses import LibraryResponse
 from hyperscale.testing.results import outcome_of
@@ -75,7 +75,7 @@ class StepOutcomes:
         return seen
 
     def _recording(self, kind: type) -> _RecordResult:
-        if issubclass(kind, GraphQLResponse):
+        if issubclass(kind, (GraphQLResponse, SubscriptionResponse)):
             return self._record_graphql
         if issubclass(kind, CallResult) and hasattr(kind, "exchange"):
             return self._record_exchange
@@ -105,7 +105,11 @@ class StepOutcomes:
         self._count_exchange(call, result.exchange, accepted, results)
 
     def _record_graphql(
-        self, call: HookCall, result: GraphQLResponse, took_ns: int, results: _Results
+        self,
+        call: HookCall,
+        result: GraphQLResponse | SubscriptionResponse,
+        took_ns: int,
+        results: _Results,
     ) -> None:
         """Record a reply that may be a failure although its status is none."""
         failure = None if result.status >= 400 else result.failure()
@@ -118,7 +122,7 @@ class StepOutcomes:
             call.index,
             False,
             latency_ns=latency_ns,
-            status=exchange.status,
+            status=exchange.status or None,
             error=error,
             message=masked(message),
             service_ns=service_ns,

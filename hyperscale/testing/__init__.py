@@ -16,7 +16,13 @@ from hyperscale.testing.arguments import (
 )
 from hyperscale.testing.auth import Bearer, Digest, OAuth2, SigV4
 from hyperscale.testing.feed import Feed
-from hyperscale.testing.graphql import GraphQLResponse, GraphQLSchema, Mutation, Query
+from hyperscale.testing.graphql import (
+    GraphQLResponse,
+    GraphQLSchema,
+    Mutation,
+    Query,
+    SubscriptionResponse,
+)
 from hyperscale.testing.http import HTTPResponse
 from hyperscale.testing.mix import Mix
 from hyperscale.testing.parameters import Param
@@ -113,6 +119,7 @@ __all__ = [
     "SigV4",
     "StreamResponse",
     "StreamedResponse",
+    "SubscriptionResponse",
     "TCPResponse",
     "UDPResponse",
     "WebsocketResponse",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from hyperscale.errors import InputError
 from hyperscale.testing.arguments import OptimizedArg
-from hyperscale.testing.http import HTTPResponse
+from hyperscale.testing.http import HTTPResponse, decode_json
+from hyperscale.testing.streams import WebsocketResponse
 
 _INSTALL = "pip install 'hyperscale[graphql]'"
 
@@ -100,6 +101,30 @@ def _on_one_line(error: Exception) -> str:
     locations: Sequence[Any] = getattr(error, "locations", None) or ()
     message = str(getattr(error, "message", error))
     return f"line {locations[0].line}: {message}" if locations else message
+
+
+class SubscriptionResponse(WebsocketResponse):
+    """The events of a subscription, in the words of `graphql-transport-ws`."""
+
+    __slots__ = ()
+    protocol = "graphql"
+
+    @property
+    def payloads(self) -> Sequence[Mapping[str, Any]]:
+        """The payload of each event: `data` and perhaps `errors`."""
+        return [each["payload"] for each in self._events() if each.get("type") == "next"]
+
+    def _events(self) -> Sequence[Mapping[str, Any]]:
+        return [decode_json(each.encode()) for each in self.messages if isinstance(each, str)]
+
+    def failure(self) -> tuple[str, str] | None:
+        """Return the error class and the message of a subscription that failed."""
+        for each in self._events():
+            payload = each.get("payload")
+            errors = payload if each.get("type") == "error" else (payload or {}).get("errors")
+            if errors:
+                return "graphql", str(errors[0].get("message", "an error without a message"))
+        return None
 
 
 class GraphQLResponse(HTTPResponse):

@@ -1,7 +1,7 @@
 """GraphQL queries and mutations against strawberry, a server that is not ours."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ import strawberry
 from strawberry.asgi import GraphQL
 
 from hyperscale.clients.graphql import GraphQLClient
-from hyperscale.testing import GraphQLResponse
+from hyperscale.testing import GraphQLResponse, SubscriptionResponse
 from tests.conftest import RunningTarget
 from tests.lab.asgi import serving
 from tests.lab.clients import Lab, in_lab
@@ -34,6 +34,19 @@ class Mutation:
         return price + 1
 
 
+@strawberry.type
+class Subscription:
+    @strawberry.subscription
+    async def count(self, upto: int) -> AsyncIterator[int]:
+        for number in range(upto):
+            yield number
+
+    @strawberry.subscription
+    async def broken(self) -> AsyncIterator[int]:
+        yield 1
+        raise ValueError("out of prices")
+
+
 @dataclass
 class Shop:
     """A GraphQL server and what it was asked."""
@@ -49,7 +62,7 @@ class Shop:
 @pytest.fixture
 def shop() -> Iterator[Shop]:
     shop = Shop()
-    graphql: Any = GraphQL(strawberry.Schema(Query, Mutation))
+    graphql: Any = GraphQL(strawberry.Schema(Query, Mutation, Subscription))
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         async def listen() -> Any:
@@ -100,6 +113,30 @@ def test_errors_in_a_good_reply_are_failures_of_class_graphql(shop: Shop) -> Non
     assert not response.ok
     assert response.data == {"hello": "hello you", "broken": None}
     assert response.failure() == ("graphql", "out of stock")
+
+
+def test_subscriptions_end_after_their_events(shop: Shop) -> None:
+    url = shop.url.replace("http://", "ws://")
+
+    async def work(lab: Lab) -> list[SubscriptionResponse]:
+        graphql = GraphQLClient(lab.http)
+        document = "subscription Count($n: Int!) { count(upto: $n) }"
+        return [
+            await graphql.subscribe(url, document, events=3, variables={"n": 100}),
+            await graphql.subscribe(url, document, events=2, variables={"n": 2}),
+            await graphql.subscribe(url, "subscription { broken }", events=2),
+            await graphql.subscribe(url, "subscription { nothing }", events=1),
+        ]
+
+    first, second, broken, wrong = in_lab(work)
+    assert [each["data"]["count"] for each in first.payloads] == [0, 1, 2]
+    assert [each["data"]["count"] for each in second.payloads] == [0, 1]
+    assert first.failure() is None
+    assert len(first.gaps_s) == 2
+    assert broken.failure() == ("graphql", "out of prices")
+    failure = wrong.failure()
+    assert failure is not None
+    assert "nothing" in failure[1]
 
 
 def test_a_body_that_is_no_reply_fails_as_protocol(target: RunningTarget) -> None:
