@@ -45,6 +45,7 @@ _LOG_LINES = 5
 _SOCKET_NAME = "control.sock"
 _LINE_BYTES_MAX = 4096
 _ANSWER_S = 10.0
+_REQUEST_S = 5.0  # how long a request may take to arrive; nothing else is done meanwhile
 
 
 class StartNode(Struct, frozen=True, kw_only=True):
@@ -195,7 +196,7 @@ class LocalCluster:
         with contextlib.suppress(OSError):  # the command that asked has ended
             asking, _ = listener.accept()
             with asking:
-                asking.settimeout(1.0)
+                asking.settimeout(_REQUEST_S)
                 if line := _read_line(asking):
                     asking.sendall(msgspec.json.encode(self._serve(line)) + b"\n")
 

@@ -13,14 +13,17 @@ import pytest
 from hyperscale.client.client import HyperscaleClient
 from hyperscale.client.updates import JobFinalResult
 from hyperscale.errors import RunError
+from hyperscale.gates.datacenters.registry import DatacenterState
 from hyperscale.jobs.committed.keys import job_id
 from tests.cluster.test_gates import BOTH, SHAPE
 from tests.lab.cluster import (
     Cluster,
     assert_exact,
+    cut,
     leader_of,
     running,
     running_cluster,
+    sent,
     status_is,
     users,
 )
@@ -226,3 +229,50 @@ async def test_a_datacenter_that_was_killed_goes_on_when_it_is_back(cluster: Clu
     assert_exact(cluster, final.result)
     assert cluster.counts()["connections"]["peak"] <= VUS
     assert await local_jobs(cluster, job) == dict.fromkeys(BOTH, 1)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("policy", ["best_effort", "all_or_nothing"])
+@on_loop
+async def test_a_datacenter_that_was_killed_and_removed_ends_its_part_under_both_policies(
+    cluster: Cluster, policy: str
+) -> None:
+    async with cluster.client() as client:
+        job = await client.submit_job(
+            cluster.paced(vus=VUS, duration="10s"),
+            target_datacenters=BOTH,
+            on_datacenter_lost=policy,
+        )
+        await running(client, cluster, job, 200)
+        for name in [node.id for node in cluster.file.nodes if node.datacenter == "dc2"]:
+            cluster.kill(name)
+        await client.change_datacenter("dc2", DatacenterState.REMOVED, force=True)
+        try:
+            final = await client.wait_for_completion(job, timeout=120)
+        finally:
+            await client.change_datacenter("dc2", DatacenterState.ACTIVE)
+    assert "dc2" in final.reason
+    assert final.exit_code == 3
+    # What dc2 had sent and not reported is a gap with a bound.
+    assert_exact(cluster, final.result)
+    assert users(cluster) == 0
+    assert final.status == ("partial" if policy == "best_effort" else "failed")
+
+
+@on_loop
+async def test_jobs_of_gates_and_of_managers_run_side_by_side(cluster: Cluster) -> None:
+    file = cluster.paced(vus=VUS, duration="2s")
+    async with cluster.client() as gates, cluster.client("dc1-manager-1") as manager:
+        jobs = [
+            await gates.submit_job(file, target_datacenters=BOTH),
+            await manager.submit_job(file),  # waits for the only core of dc1
+            await gates.submit_job(file, target_datacenters=BOTH),  # dc1 is busy
+        ]
+        finals = [
+            await client.wait_for_completion(job, timeout=90)
+            for client, job in zip((gates, manager, gates), jobs, strict=True)
+        ]
+    assert [final.status for final in finals] == ["completed"] * 3
+    total = sum(sent(final.result) for final in finals)
+    cut_off = sum(cut(final.result) for final in finals)
+    assert total - cut_off <= cluster.counts()["total"] <= total
