@@ -124,7 +124,7 @@ class OwnedJobs:
         self.sent = [each for each in self.sent if each not in sent]
         for _, name, command in sent:
             reply = None if answer is None else AssignmentReply(answer=answer, reason="because")
-            self._take(ev.AssignmentAnswered(name, command, reply, rtt_s=0.05))
+            self._take(ev.AssignmentAnswered(name, command, reply))
 
     def report(self, report: DatacenterReport, token: object = "token") -> None:
         self._take(ev.DatacenterReported(report, token))

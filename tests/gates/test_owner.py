@@ -203,6 +203,20 @@ def test_datacenters_start_together_once_all_are_ready() -> None:
     assert jobs.job(job).started_ms > 0
 
 
+def test_a_start_reaches_the_far_datacenter_as_early_as_its_way_is_longer() -> None:
+    jobs = OwnedJobs("near", "far")
+    jobs.see(view("near", rtt_ms=10.0), view("far", rtt_ms=210.0))
+    job = jobs.submit(BOTH)
+    jobs.answer()
+    jobs.ready(job, "near", "far")
+    starts = {
+        name: command.start_in_ms
+        for _, name, command in jobs.sent
+        if isinstance(command, StartAssignment)
+    }
+    assert starts["near"] - starts["far"] == pytest.approx(100.0)
+
+
 def test_after_the_start_timeout_those_that_are_ready_begin_and_the_others_join() -> None:
     jobs = OwnedJobs("east", "west")
     job = jobs.submit(BOTH)

@@ -149,8 +149,6 @@ class GlobalJobOwner:
         is_start = isinstance(command, StartAssignment)
         is_done = is_start and reply.answer is AssignmentAnswer.OK
         state.deliveries.answered(key, is_done=is_done, now_s=state.now_s)
-        if event.rtt_s is not None:
-            state.datacenters.rtts_s[event.datacenter] = event.rtt_s
         if job is None or job.has_ended or job.assignment(event.datacenter) is None:
             return
         state.job(job).heard_of(event.datacenter).at_s = state.now_s

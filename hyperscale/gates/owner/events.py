@@ -87,7 +87,6 @@ class AssignmentAnswered:
     datacenter: str
     command: AssignmentCommand
     reply: AssignmentReply | None
-    rtt_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,14 +110,12 @@ class _OwnerDriver:
             self.feed(owner_events.GlobalProposalFailed(event))
 
     async def _command(self, datacenter: str, command: AssignmentCommand) -> None:
-        loop = asyncio.get_running_loop()
-        begun_s, reply, rtt_s = loop.time(), None, None
+        reply = None
         try:
             if isinstance(command, AssignJob) and command.options.secrets:
                 packed = await self._secrets.read(command.options.secrets)
                 command = replace(command, secrets=packed)
             reply = await self._call(datacenter, command)
-            rtt_s = loop.time() - begun_s
             if reply.needs_bundle and isinstance(command, AssignJob):
                 await self._upload(datacenter, command.bundle)
                 reply = await self._call(datacenter, command)
@@ -125,9 +123,7 @@ class _OwnerDriver:
             extra = {"command": type(command).__name__, "datacenter": datacenter}
             _log.info("command.unanswered: %s", error, extra=extra)
             reply = None
-        # The commit within the datacenter is part of the answer, so this is no round trip of it.
-        measured_s = None if isinstance(command, AssignJob) else rtt_s
-        self.feed(owner_events.AssignmentAnswered(datacenter, command, reply, measured_s))
+        self.feed(owner_events.AssignmentAnswered(datacenter, command, reply))
 
     async def _call(self, datacenter: str, command: AssignmentCommand) -> AssignmentReply:
         return await self._datacenters.call(

@@ -97,13 +97,11 @@ class GateProgram:
         match event:
             case network.Asked(message=ReportAssignment() | DeliverAssignmentResult() as report):
                 self._report(report, event.handle, now_s)
-            case network.Answered(token=("command", group, term, command, at_s)):
+            case network.Answered(token=("command", group, term, command)):
                 if self.terms.get(group) == term:
-                    answered = ev.AssignmentAnswered(
-                        event.source, command, event.message, now_s - at_s
-                    )
+                    answered = ev.AssignmentAnswered(event.source, command, event.message)
                     self._own(group, answered, now_s)
-            case network.Failed(token=("command", group, term, command, _)):
+            case network.Failed(token=("command", group, term, command)):
                 if self.terms.get(group) == term:
                     self._own(group, ev.AssignmentAnswered(event.source, command, None), now_s)
             case network.Answered(token=("forward", handle)):
@@ -155,7 +153,7 @@ class GateProgram:
                 case ev.ProposeGlobal(event=proposed):
                     self._propose(group, proposed)
                 case ev.SendAssignment(datacenter=name, command=command):
-                    token = ("command", group, self.terms[group], command, now_s)
+                    token = ("command", group, self.terms[group], command)
                     self.host.ask(name, command, token, within_s=5.0)
                 case ev.AnswerDatacenter(token=handle, reply=reply):
                     self.host.answer(handle, reply)
