@@ -226,7 +226,8 @@ def measured(name: str, tools: dict[str, Tool]) -> Group:
 
 def main() -> None:
     file = RESULTS / "throughput.json"
-    seen: dict[str, Group] = json.loads(file.read_text()) if GROUPS and file.exists() else {}
+    known = json.loads(file.read_text()) if GROUPS and file.exists() else {}
+    seen: dict[str, Group] = known.get("groups", {})
     with nginx() as base, nginx(tls=True) as tls_base, tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "tls").mkdir()
         made = groups(Runs(base, Path(folder)), Runs(tls_base, Path(folder) / "tls"))
@@ -261,4 +262,4 @@ def main() -> None:
             times = median([each / other for each, other in zip(python, small[name], strict=True)])
             peer = name.partition(",")[0]
             lines += ["", f"The Python step does {times:.1f} times as much as {peer}."]
-    save("throughput", "\n".join(lines), seen)
+    save("throughput", "\n".join(lines), {"groups": seen})
