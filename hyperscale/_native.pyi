@@ -249,6 +249,23 @@ class MetricTotal:
     def distribution(self) -> Histogram | None: ...
 
 @final
+class Window:
+    """What finished within `seconds` seconds from `begins_s` on."""
+
+    @property
+    def begins_s(self) -> int: ...
+    @property
+    def seconds(self) -> int: ...
+    @property
+    def step_s(self) -> int:
+        """How much later the next window begins."""
+    @property
+    def total(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+    @property
+    def latency(self) -> Histogram: ...
+
 class SeriesValue:
     """One interval of a time series; percentiles are None if nothing was timed in it."""
 
@@ -440,6 +457,9 @@ class ReportMerge:
     def headline_series(self, until_s: int | None = None) -> list[SeriesValue]:
         """The headline steps together, with the requests of all senders, in intervals that end by
         `until_s`."""
+    def window(self, steps: Sequence[str], *, from_s: int, span_s: int) -> Window:
+        """These steps together over `span_s` seconds from `from_s` on. Of seconds more than 10
+        minutes ago only wider cells are left: the window begins with the next one of them."""
     def checks(self) -> list[CheckReport]:
         """Every check of the plan and any other that was reported, in that order."""
     def holds(self) -> list[HoldReport]:

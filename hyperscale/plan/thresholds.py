@@ -25,12 +25,16 @@ STEP_KEYS = (*LATENCY_KEYS, "rate", "errors", "total")
 CHECKS_KEY = "checks"
 ITERATION = "iteration"
 """Stands for a step in names: `iteration.p99`. No step can have this name."""
-ARRIVAL_KEYS = ("late", "dropped")
+ARRIVAL_KEYS = ("late", "dropped", "delivered")
 """Shares of the arrivals of an open workflow."""
+
+WINDOW_S_MAX = 600
+"""Single seconds are kept for this long, so no window is longer."""
 
 QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 _LIMIT = re.compile(r"(<=|>=|==|<|>)\s*(-?\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|m|h|%|/s)?")
+_WINDOW = re.compile(r"(?P<limit>.*?)\s+over\s+(?P<window>.*)", re.DOTALL)
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -81,7 +85,7 @@ class Threshold:
     The step `iteration` stands for whole iterations."""
 
     name: str  # as written: "login.p99"
-    limit: str  # as written: "<250ms"
+    limit: str  # as written: "<250ms", "<250ms over 30s"
     abort_on_fail: bool
     delay_s: float | None  # how long it cannot abort the run; None: the usual time
     step: str | None
@@ -91,6 +95,7 @@ class Threshold:
     compare: str  # "<", "<=", ">", ">=", "=="
     bound: float  # in the quantity's base unit
     unit: str  # as written: "ms", "%", "/s", ""
+    window_s: int | None = None  # it holds for every window of this length; None: for the run
 
     def passes(self, value: float) -> bool:
         """Return True if `value`, in the quantity's base unit, is within the limit."""
@@ -99,6 +104,12 @@ class Threshold:
     def in_unit(self, value: float) -> float:
         """Return `value` in the unit the limit was written in."""
         return value / _UNITS[self.quantity][self.unit]
+
+    def excess(self, value: float) -> float:
+        """Return how far `value` is beyond the limit: the larger, the worse."""
+        if self.compare == "==":
+            return abs(value - self.bound)
+        return value - self.bound if self.compare in ("<", "<=") else self.bound - value
 
     def is_floor(self) -> bool:
         """Return True for a lower limit, which a growing value may still reach."""
@@ -126,7 +137,14 @@ def parse_threshold(
             f"{where}: {name!r} is a share of arrivals, and there are none without a rate",
             hint='add rate = "500/s", or remove it',
         )
-    compare, bound, unit = _parse_limit(limit, f"{where}[{name!r}]", quantity)
+    limit_where = f"{where}[{name!r}]"
+    of_run, window_s = _parse_window(limit, limit_where)
+    if window_s is not None and (metric is not None or key not in STEP_KEYS or step == ITERATION):
+        raise InputError(
+            f"{limit_where}: {limit!r} has a window, but this is judged over the whole run only",
+            hint=f"windows are for {', '.join(STEP_KEYS)}, of a step or of all of them",
+        )
+    compare, bound, unit = _parse_limit(of_run, limit_where, quantity)
     return Threshold(
         name=str(name).strip(),
         limit=str(limit).strip(),
@@ -139,6 +157,7 @@ def parse_threshold(
         compare=compare,
         bound=bound,
         unit=unit,
+        window_s=window_s,
     )
 
 
@@ -152,8 +171,8 @@ def threshold_plans(
 ) -> tuple[ThresholdPlan, ...]:
     """Return a class's `thresholds`, validated, as plans in the order written.
 
-    Values are limits (`"<250ms"`) or `{"limit": "<250ms", "abort_on_fail": True}`, with a
-    `"delay"` in which it cannot abort the run.
+    Values are limits (`"<250ms"`, `"<250ms over 30s"`) or `{"limit": "<250ms", "abort_on_fail":
+    True}`, with a `"delay"` in which it cannot abort the run.
     """
     if thresholds is None:
         return ()
@@ -252,6 +271,20 @@ def _parse_value(value: object, where: str) -> tuple[object, bool, float | None]
             hint='write {"limit": "<250ms", "abort_on_fail": True, "delay": "30s"}',
         )
     return value["limit"], True, parse_duration_s(value["delay"], where=where, least_s=0.0)
+
+
+def _parse_window(limit: object, where: str) -> tuple[object, int | None]:
+    """Return a limit without its window, and the seconds of the window."""
+    match = _WINDOW.fullmatch(limit.strip()) if isinstance(limit, str) else None
+    if match is None:
+        return limit, None
+    window_s = parse_duration_s(match["window"], where=f"{where}: {limit!r}", least_s=0.0)
+    if window_s != int(window_s) or not 1 <= window_s <= WINDOW_S_MAX:
+        raise InputError(
+            f"{where}: {limit!r} has a window of {match['window']}",
+            hint="a window is a whole number of seconds, from 1s to 10m",
+        )
+    return match["limit"], int(window_s)
 
 
 def _parse_limit(limit: object, where: str, quantity: Quantity) -> tuple[str, float, str]:

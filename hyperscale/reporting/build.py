@@ -332,6 +332,7 @@ def _threshold(judged: Verdict, workflow: str) -> ThresholdResult:
         workflow=clean(workflow),
         unit=threshold.unit,
         abort_on_fail=threshold.abort_on_fail,
+        worst_from_second=judged.worst_from_s,
     )
 
 

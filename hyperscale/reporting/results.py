@@ -216,14 +216,17 @@ class ThresholdResult(Struct, frozen=True, kw_only=True):
     """How one threshold was judged."""
 
     name: str  # As written: `login.p99`, `errors`, `checks`, a metric's name.
-    limit: str  # As written: `<250ms`.
-    # What was measured, in the unit of the limit; null if nothing was measured, which fails.
+    limit: str  # As written: `<250ms`, `<250ms over 30s`.
+    # What was measured (over windows: in the worst one), in the unit of the limit; null if nothing
+    # was measured, which fails.
     value: float | None
     passed: bool  # Whether the value is within the limit.
     workflow: str = ""  # The workflow that has the threshold.
     # Unit of the value and of the limit: `ms`, `s`, `%`, `/s`, or empty for a plain number.
     unit: str = ""
     abort_on_fail: bool = False  # Whether failing it ends the run early.
+    # Of a threshold over windows: the second of the workflow in which the worst window began.
+    worst_from_second: int | None = None
 
 
 class WorkflowResult(Struct, frozen=True, kw_only=True):

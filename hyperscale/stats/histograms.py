@@ -7,7 +7,9 @@ histogram takes 200 KB, an encoded one about 1 KB, so histograms are stored enco
 from collections.abc import Iterable
 
 from hyperscale._native import Histogram
+from hyperscale.plan.thresholds import QUANTILES
 
+NS_PER_S = 1e9
 NS_PER_MS = 1e6
 # A custom metric's samples are recorded as value * 1e6 (report.MetricReport).
 METRIC_SCALE = 1e6
@@ -16,6 +18,15 @@ METRIC_SCALE = 1e6
 def quantile_ms(histogram: Histogram, q: float) -> float | None:
     """Return the latency at quantile `q`; None if nothing was recorded."""
     return histogram.quantile_ns(q) / NS_PER_MS if histogram.count else None
+
+
+def latency_s(histogram: Histogram, key: str) -> float | None:
+    """Return the latency that a threshold's key names: a percentile, the mean or the maximum."""
+    if not histogram.count:
+        return None
+    if key in QUANTILES:
+        return histogram.quantile_ns(QUANTILES[key]) / NS_PER_S
+    return (histogram.mean_ns if key == "mean" else histogram.max_ns) / NS_PER_S
 
 
 def merge_encoded(payloads: Iterable[bytes]) -> Histogram:

@@ -18,10 +18,9 @@ from hyperscale.plan.thresholds import (
     Threshold,
     thresholds_of,
 )
+from hyperscale.stats.histograms import latency_s
+from hyperscale.stats.windows import worst_window
 from hyperscale.stats.workflow import MetricStats, WorkflowStats
-
-_NS_PER_S = 1e9
-
 
 # The first requests of a run open connections and find caches cold. They must not abort a run.
 ABORT_AFTER_S = 2.0
@@ -32,6 +31,8 @@ class Verdict:
     threshold: Threshold
     value: float | None  # in the quantity's base unit; None if there was nothing to measure
     passed: bool
+    has_samples: bool = True
+    worst_from_s: int | None = None  # of a threshold over windows: when its worst window began
 
     def describe(self) -> str:
         """Return the verdict as a sentence: `login.p99 <250ms, was 312ms`."""
@@ -39,14 +40,25 @@ class Verdict:
         if self.value is None:
             return f"{threshold.name} {threshold.limit}, but there were no samples"
         shown = f"{threshold.in_unit(self.value):.4g}{threshold.unit}"
-        return f"{threshold.name} {threshold.limit}, was {shown}"
+        text = f"{threshold.name} {threshold.limit}, was {shown}"
+        return text if self.worst_from_s is None else f"{text} from second {self.worst_from_s} on"
 
 
-def judge(threshold: Threshold, stats: WorkflowStats) -> Verdict:
-    """Judge a threshold by its value over the whole run so far."""
-    value, has_samples = _value(threshold, stats)
-    passed = has_samples and value is not None and threshold.passes(value)
-    return Verdict(threshold, value, passed)
+def judge(threshold: Threshold, stats: WorkflowStats, *, is_final: bool = True) -> Verdict:
+    """Judge a threshold by its value over the whole run so far, or by its worst window.
+
+    `is_final`: nothing more will be reported.
+    """
+    # A run that ended before its first window was over is judged as a whole.
+    if threshold.window_s is None or (is_final and stats.counted_s < threshold.window_s):
+        value, has_samples = _value(threshold, stats)
+        passed = has_samples and value is not None and threshold.passes(value)
+        return Verdict(threshold, value, passed, has_samples)
+    worst = worst_window(threshold, stats, is_final=is_final)
+    if worst is None:
+        return Verdict(threshold, None, passed=False, has_samples=False)
+    passed = threshold.passes(worst.value)
+    return Verdict(threshold, worst.value, passed, worst_from_s=worst.begins_s)
 
 
 def judge_all(stats: WorkflowStats) -> list[Verdict]:
@@ -73,11 +85,11 @@ def failing_now(thresholds: Iterable[Threshold], stats: WorkflowStats) -> list[V
     if stats.counted_s < ABORT_AFTER_S:
         return []
     judged = [
-        judge(threshold, stats)
+        judge(threshold, stats, is_final=False)
         for threshold in thresholds
-        if not _may_still_grow_to(threshold, stats) and _value(threshold, stats)[1]
+        if not _may_still_grow_to(threshold, stats)
     ]
-    return [verdict for verdict in judged if not verdict.passed]
+    return [verdict for verdict in judged if not verdict.passed and verdict.has_samples]
 
 
 def judges_checks(thresholds: Iterable[Threshold]) -> bool:
@@ -86,7 +98,7 @@ def judges_checks(thresholds: Iterable[Threshold]) -> bool:
 
 
 def _may_still_grow_to(threshold: Threshold, stats: WorkflowStats) -> bool:
-    if not threshold.is_floor():
+    if not threshold.is_floor() or threshold.window_s is not None:
         return False
     if threshold.metric is not None:
         return stats.metric(threshold.metric).kind is MetricKind.COUNT
@@ -103,7 +115,7 @@ def _value(threshold: Threshold, stats: WorkflowStats) -> tuple[float | None, bo
         return (part / whole, True) if whole else (None, False)
     step = threshold.step
     if threshold.key in LATENCY_KEYS:
-        value = _latency_s(_latency(step, stats), threshold.key)
+        value = latency_s(_latency(step, stats), threshold.key)
         return value, value is not None
     counts = stats.headline_counts() if step is None else stats.counts(step)
     if threshold.key == "errors":
@@ -115,27 +127,20 @@ def _value(threshold: Threshold, stats: WorkflowStats) -> tuple[float | None, bo
 
 
 def _share_of(key: str, stats: WorkflowStats) -> tuple[int, int]:
-    """Return the checks that passed of all, or the arrivals that were late or dropped of all."""
+    """Return the checks that passed of all, or a part of the arrivals of all."""
     if key == CHECKS_KEY:
         checks = stats.checks()
         passed = sum(check.passed for check in checks)
         return passed, passed + sum(check.failed for check in checks)
     arrivals = stats.arrivals()
-    return (arrivals.late if key == "late" else arrivals.dropped), arrivals.due
+    parts = {"late": arrivals.late, "dropped": arrivals.dropped, "delivered": arrivals.begun}
+    return parts[key], arrivals.due
 
 
 def _latency(step: str | None, stats: WorkflowStats) -> Histogram:
     if step == ITERATION:
         return stats.iteration_latency()
     return stats.headline_latency() if step is None else stats.latency(step)
-
-
-def _latency_s(histogram: Histogram, key: str) -> float | None:
-    if not histogram.count:
-        return None
-    if key in QUANTILES:
-        return histogram.quantile_ns(QUANTILES[key]) / _NS_PER_S
-    return (histogram.mean_ns if key == "mean" else histogram.max_ns) / _NS_PER_S
 
 
 def _metric_value(metric: MetricStats, key: str, elapsed_s: float) -> float | None:

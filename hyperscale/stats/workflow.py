@@ -10,6 +10,7 @@ from typing import Self
 
 from hyperscale._native import Histogram, MetricTotal, ReportMerge
 from hyperscale.plan import RECORDED, MetricKind, StepKind, WorkflowPlan
+from hyperscale.plan.thresholds import Threshold
 from hyperscale.stats.arrivals import ArrivalCounts
 from hyperscale.stats.histograms import METRIC_SCALE
 
@@ -49,6 +50,14 @@ class MetricStats:
         return max(self.total.min, min(value, self.total.max))
 
 
+@dataclass(frozen=True, slots=True)
+class WorstWindow:
+    """The worst window of a threshold so far."""
+
+    value: float  # in the base unit of the threshold
+    begins_s: int  # second of the workflow
+
+
 class WorkflowStats(ReportMerge):
     """All parts of one workflow. Feed it reports, ask it for totals."""
 
@@ -56,6 +65,8 @@ class WorkflowStats(ReportMerge):
     headline_steps: tuple[str, ...]
     steps: tuple[tuple[str, StepKind], ...]
     """Name and kind of every step that is recorded, in the plan's order."""
+    windows_seen: dict[Threshold, tuple[int, WorstWindow | None]]
+    """By threshold over windows: where its next window begins, and its worst one so far."""
 
     def __new__(cls, plan: WorkflowPlan) -> Self:
         steps = tuple((step.name, step.kind) for step in plan.steps if step.kind in RECORDED)
@@ -71,6 +82,7 @@ class WorkflowStats(ReportMerge):
             checks=[step.name for step in plan.steps if step.kind is StepKind.CHECK],
         )
         made.plan, made.headline_steps, made.steps = plan, headline, steps
+        made.windows_seen = {}
         return made
 
     def headline_cut(self) -> Histogram:

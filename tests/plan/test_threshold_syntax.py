@@ -197,3 +197,50 @@ def test_any_text_is_parsed_or_refused_as_an_input_error(name: str, limit: str) 
     except InputError as error:
         message = str(error)
     assert message.startswith(WHERE)
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "bound", "window_s"),
+    [
+        ("pay.p99", "<250ms over 30s", 0.25, 30),
+        ("errors", "<=1% over 1m", 0.01, 60),
+        ("rate", ">500/s over 10s", 500.0, 10),
+        ("login.total", ">=5  over  1s", 5.0, 1),
+    ],
+)
+def test_a_limit_may_hold_for_every_window(
+    name: str, limit: str, bound: float, window_s: int
+) -> None:
+    parsed = parse(name, limit)
+    assert (parsed.bound, parsed.window_s, parsed.limit) == (pytest.approx(bound), window_s, limit)
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "problem"),
+    [
+        ("p99", "<250ms over 11m", "from 1s to 10m"),
+        ("p99", "<250ms over 0s", "from 1s to 10m"),
+        ("p99", "<250ms over 1.5s", "a whole number of seconds"),
+        ("p99", "<250ms over soon", "is not a duration"),
+        ("p99", "<250ms over", "is not a limit"),
+        ("p99", "over 30s", "is not a limit"),
+        ("checks", ">99% over 30s", "over the whole run only"),
+        ("carts", ">3 over 30s", "over the whole run only"),
+        ("iteration.p99", "<1s over 30s", "over the whole run only"),
+    ],
+)
+def test_a_window_that_cannot_be_judged_is_refused(name: str, limit: str, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        parse(name, limit)
+
+
+def test_a_window_of_arrivals_is_refused() -> None:
+    with pytest.raises(InputError, match="over the whole run only"):
+        parse_threshold(
+            "delivered", ">98% over 10s", where=WHERE, steps=STEPS, metrics={}, is_open=True
+        )
+
+
+def test_delivered_is_for_workflows_with_a_rate() -> None:
+    with pytest.raises(InputError, match="a share of arrivals, and there are none without a rate"):
+        parse("delivered", ">98%")

@@ -69,6 +69,7 @@ def test_a_result_is_valid_and_complete() -> None:
         "workflow": "Shop",
         "unit": "ms",
         "abort_on_fail": False,
+        "worst_from_second": None,
     }
     assert (second["value"], second["unit"], second["passed"]) == (2.0, "%", False)
 

@@ -42,6 +42,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<merge::HoldReport>()?;
     module.add_class::<merge::MetricTotal>()?;
     module.add_class::<merge::SeriesValue>()?;
+    module.add_class::<merge::Window>()?;
     module.add_class::<merge::FailureRow>()?;
     module.add_class::<merge::ReportMerge>()?;
     module.add_function(wrap_pyfunction!(report::shed_reports, module)?)?;

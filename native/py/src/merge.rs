@@ -142,6 +142,17 @@ fn shown(values: Vec<report::SeriesValue>) -> Vec<SeriesValue> {
     values.into_iter().map(|inner| SeriesValue { inner }).collect()
 }
 
+/// What finished within some seconds.
+#[pyclass(frozen, get_all, module = "hyperscale._native")]
+pub struct Window {
+    begins_s: u32,
+    seconds: u32,
+    step_s: u32,
+    total: u64,
+    failed: u64,
+    latency: Py<Histogram>,
+}
+
 /// How often and how long one hook held the loop.
 #[pyclass(frozen, get_all, module = "hyperscale._native")]
 pub struct HoldReport {
@@ -406,6 +417,25 @@ impl ReportMerge {
     #[pyo3(signature = (until_s = None))]
     fn headline_series(&mut self, until_s: Option<u32>) -> Vec<SeriesValue> {
         shown(self.merge.headline_series(&self.headline, &self.senders, until_s))
+    }
+
+    #[pyo3(signature = (steps, *, from_s, span_s))]
+    fn window(
+        &self,
+        py: Python<'_>,
+        steps: Vec<String>,
+        from_s: u32,
+        span_s: u32,
+    ) -> PyResult<Window> {
+        let found = self.merge.window(&self.places(&steps), from_s, span_s);
+        Ok(Window {
+            begins_s: found.begins_s,
+            seconds: found.seconds,
+            step_s: found.step_s,
+            total: found.total,
+            failed: found.failed,
+            latency: Py::new(py, Histogram { inner: found.latency })?,
+        })
     }
 
     fn checks(&self) -> Vec<CheckReport> {

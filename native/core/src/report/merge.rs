@@ -14,7 +14,7 @@ pub use merged::Telling;
 use super::history::Budget;
 use super::part::Part;
 use super::series::{
-    tier_for, tier_of_width, values, width_of, Cell, SeriesValue, StepSeries, TIERS_S,
+    tier_for, tier_of_width, values, width_of, Cell, SeriesValue, StepSeries, Window, TIERS_S,
 };
 use super::totals::{check_totals, hold_totals, metric_total, MetricTotal};
 use super::users::{summed, Users};
@@ -451,6 +451,31 @@ impl Merge {
         found.retain(|value| is_shown(value.at_s));
         self.headline.clone_from(&found);
         found
+    }
+
+    /// The steps at `places` together over `span_s` seconds, from the first cell on that begins at
+    /// `from_s` or later. Where only wider cells are left, the window is at least one of them.
+    #[must_use]
+    pub fn window(&self, places: &[usize], from_s: u32, span_s: u32) -> Window {
+        let series = || places.iter().filter_map(|&place| self.steps.get(place));
+        let held = series().map(|step| step.series.tier_holding(from_s)).max().unwrap_or(0);
+        let tier = held.max(tier_of_width(self.series_s));
+        let step_s = width_of(tier);
+        let begins_s = from_s.div_ceil(step_s).saturating_mul(step_s);
+        let seconds = span_s.max(step_s);
+        let ends_s = begins_s.saturating_add(seconds);
+        let cells = series().flat_map(|step| step.series.cells(tier));
+        let cells: Vec<Cell> =
+            cells.filter(|cell| (begins_s..ends_s).contains(&cell.at_s)).collect();
+        let latencies = cells.iter().flat_map(|cell| &cell.latencies);
+        Window {
+            begins_s,
+            seconds,
+            step_s,
+            total: cells.iter().fold(0, |sum, cell| sum.wrapping_add(cell.total)),
+            failed: cells.iter().fold(0, |sum, cell| sum.wrapping_add(cell.failed)),
+            latency: merged(latencies.map(|payload| &**payload)),
+        }
     }
 
     // -- checks and metrics

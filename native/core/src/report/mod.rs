@@ -26,7 +26,7 @@ mod users;
 
 pub use failures::{FailureLog, FailureRow, Failures, Sample};
 pub use merge::{Merge, Telling};
-pub use series::{tier_for, SeriesValue, CELLS_MAX, TIERS_S};
+pub use series::{tier_for, SeriesValue, Window, CELLS_MAX, TIERS_S};
 pub use thin::shed;
 pub use totals::MetricTotal;
 pub use users::{note as note_users, Users};

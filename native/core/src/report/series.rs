@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::{joined, merged, Encoded, Point};
+use crate::hist::Histogram;
 
 pub const TIERS_S: [u32; 5] = [1, 10, 60, 600, WIDEST_S];
 pub const WIDEST_S: u32 = 7200;
@@ -120,6 +121,18 @@ pub struct SeriesValue {
     pub p90_ms: Option<f64>,
     pub p95_ms: Option<f64>,
     pub p99_ms: Option<f64>,
+}
+
+/// What finished within some seconds, of one step or several.
+#[derive(Debug)]
+pub struct Window {
+    pub begins_s: u32,
+    pub seconds: u32,
+    /// How much later the next window begins.
+    pub step_s: u32,
+    pub total: u64,
+    pub failed: u64,
+    pub latency: Histogram,
 }
 
 /// Cells as values, with the empty intervals from 0 to `until_s` filled in. Cells of the same
@@ -319,6 +332,15 @@ impl StepSeries {
         let closed = self.tiers.get(tier).into_iter().flat_map(|tier| tier.cells.iter().cloned());
         let pieces = rolled(self.loose(tier).chain(open), width_of(tier));
         closed.chain(pieces)
+    }
+
+    /// The finest tier that still holds the cells from `at_s` on.
+    pub fn tier_holding(&self, at_s: u32) -> usize {
+        let holds = |tier: &Tier| {
+            let is_whole = tier.cells.len() < CELLS_MAX;
+            is_whole || tier.cells.front().is_some_and(|first| first.at_s <= at_s)
+        };
+        self.tiers.iter().position(holds).unwrap_or(TIERS_S.len() - 1)
     }
 
     /// What was closed, and what came late for it, as points of the tier's width.
