@@ -6,8 +6,8 @@
 #   make lint    run the checks of CI
 #   make fmt     format all sources
 #   make bench   compare with wrk, k6, Locust and etcd; ONLY=startup runs one benchmark of startup,
-#                memory, latency, throughput, where_time_goes, held_loop, rpc, membership, ledger,
-#                ledger_scale, cluster, reports, clients;
+#                memory, latency, throughput, where_time_goes, held_loop, load_models, rpc, membership,
+#                ledger, ledger_scale, cluster, reports, clients;
 #                ONLY=previous PREVIOUS=DIR compares with another checkout
 #   make soak    run the long tests
 #   make fuzz    fuzz every decoder that reads from the network (FUZZ_SECONDS=660)

@@ -11,6 +11,7 @@ ALL = (
     "throughput",
     "where_time_goes",
     "held_loop",
+    "load_models",
     "rpc",
     "membership",
     "ledger",

@@ -147,6 +147,13 @@ def nginx(*, tls: bool = False) -> Iterator[str]:
 @contextmanager
 def target() -> Iterator[str]:
     """The built-in target; yields its base URL."""
+    with target_process() as (base, _):
+        yield base
+
+
+@contextmanager
+def target_process() -> Iterator[tuple[str, int]]:
+    """The built-in target; yields its base URL and the id of its process."""
     command = ["taskset", "-c", str(SERVER_CPU), str(HYPERSCALE), "target", "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -155,7 +162,7 @@ def target() -> Iterator[str]:
         found = re.search(r"http://\S+", line)
         if not found:
             raise SystemExit(f"the target did not start: {line!r}")
-        yield found.group().rstrip("/")
+        yield found.group().rstrip("/"), server.pid
     finally:
         server.terminate()
         server.communicate()

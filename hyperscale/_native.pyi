@@ -678,13 +678,14 @@ class Call(Coroutine[Any, Any, Any]):
 class Program:
     """A workflow of only static steps, looped natively in slices.
 
-    `layers` hold (template, recorder row, positions it depends on, accepted statuses).
+    `layers` hold (its template or one for each row of a feed, the number of that feed, recorder
+    row, positions it depends on, accepted statuses).
     """
 
     def __init__(
         self,
         recorder: Recorder,
-        layers: list[list[tuple[Template, int, list[int], list[int]]]],
+        layers: list[list[tuple[list[Template], int | None, int, list[int], list[int]]]],
         vus: int,
         *,
         iterations: int | None = None,
@@ -693,6 +694,19 @@ class Program:
         shared_max: int = 128,
     ) -> None: ...
     def pin(self, template: Template, addresses: list[str]) -> None: ...
+    def draw(
+        self,
+        choices: list[tuple[int, list[float], list[list[int]]]],
+        feeds: list[tuple[str, bool, int, int]],
+        *,
+        slots: int,
+        slot: int,
+        first_vu: int,
+    ) -> None:
+        """Lets every iteration draw one of its alternatives and take rows of feeds.
+
+        A choice is (seed, where the share of each alternative ends, the positions that do not run
+        if it is chosen), a feed (take, whether a user has one row for good, rows, seed)."""
     def pace(
         self,
         *,

@@ -47,6 +47,9 @@ def run(args: argparse.Namespace) -> int:
     test = load_test_file(args.file, Overrides(only=args.only), parameters_of(args))
     for warning in test.plan.warnings:
         print(f"warning: {warning}")
+    for workflow in test.plan.workflows:
+        way = f"in Python: {workflow.in_python}" if workflow.in_python else "natively"
+        print(f"{workflow.name} runs {way}")
     ending = asyncio.run(_check(dataclasses.replace(test, plan=_brief(test.plan), reporters=())))
     _print_summary(ending.result)
     if ending.exit_code in (ExitCode.RUN_FAILED, ExitCode.INTERRUPTED):
@@ -86,6 +89,8 @@ def _brief(plan: Plan) -> Plan:
                 is_open=False,
                 warmup_s=0.0,
                 thresholds=(),
+                # Every alternative is shown, and not only those that would be drawn.
+                steps=tuple(replace(step, weight=None) for step in workflow.steps),
             )
             for workflow in plan.workflows
         ),

@@ -85,5 +85,9 @@ def add_log_flags(group: argparse._ArgumentGroup) -> None:
 def overrides_of(args: argparse.Namespace) -> Overrides:
     """Return what the flags change in the test file."""
     return Overrides(
-        vus=args.vus, duration=args.duration, only=args.only, thresholds=args.threshold
+        vus=args.vus,
+        duration=args.duration,
+        only=args.only,
+        thresholds=args.threshold,
+        compiles=not args.no_compile,
     )

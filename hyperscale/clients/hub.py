@@ -49,8 +49,9 @@ if TYPE_CHECKING:
 
 SendNative = Callable[[Template, int, int, bool], Response]
 
-CompiledStep = tuple[Template, int, list[int], list[int]]
-"""A request, its place in the recorder, the steps it follows, the statuses it accepts."""
+CompiledStep = tuple[list[Template], int | None, int, list[int], list[int]]
+"""A request (or one for each row of a feed, and the number of that feed), its place in the
+recorder, the steps it follows, the statuses it accepts."""
 
 
 class Client:
@@ -168,6 +169,22 @@ class ClientHub:
         else:
             arg.optimized = arg
 
+    async def prepare_rows(self, parts: Sequence[OptimizedArg]) -> None:
+        """Prepare the request part of each row of a feed."""
+        self._book.keep_more(len(parts))
+        hosts = set()
+        for part in parts:
+            if part.optimized is not None:
+                continue
+            if isinstance(part, UrlValue):
+                # One URL of each host is enough: requests are rendered when they are first sent.
+                host = part.split("/", 3)[:3][-1]
+                if host in hosts:
+                    part.optimized = part
+                    continue
+                hosts.add(host)
+            await self.prepare(part)
+
     async def require(self, protocol: str) -> None:
         """Prepare a client for its first call. Raises InputError if it cannot work here."""
         if protocol in PROTOCOLS:
@@ -208,10 +225,11 @@ class ClientHub:
         program = Program(
             self._recorder, layers, vus, iterations=iterations, connections=self._connections
         )
-        for template, *_ in chain.from_iterable(layers):
-            known = self._addresses.get((template.host, template.port))
-            if known is not None:
-                program.pin(template, known.result())
+        for requests, *_ in chain.from_iterable(layers):
+            for host, template in {(each.host, each.port): each for each in requests}.items():
+                known = self._addresses.get(host)
+                if known is not None:
+                    program.pin(template, known.result())
         return program
 
     @property

@@ -27,7 +27,9 @@ BODY_BYTES_MAX = 64 * 1024 * 1024
 
 _KEPT_MAX = 4096
 """Rendered requests that are kept. Without a limit, steps that build URLs would use more and more
-memory."""
+memory..."""
+_KEPT_ROWS_MAX = 100_000
+"""... and those of rows of feeds beside them."""
 
 
 class PlainCall(TypedDict, total=False):
@@ -102,8 +104,13 @@ class TemplateBook:
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._kept: dict[tuple[object, ...], Template] = {}
+        self._kept_max = _KEPT_MAX
         self.gets: dict[str, Template] = {}  # those of GET on a URL alone: the commonest call
         self._tls: dict[tuple[object, ...], Tls] = {}
+
+    def keep_more(self, requests: int) -> None:
+        """Keep as many further requests: those of the rows of a feed."""
+        self._kept_max = min(self._kept_max + requests, _KEPT_MAX + _KEPT_ROWS_MAX)
 
     def template(self, method: str, url: str, call: Mapping[str, object]) -> Template:
         key = _key(method, url, call) if call else (method, url)
@@ -111,7 +118,7 @@ class TemplateBook:
             return self._render(method, url, cast(BodyCall, call))
         found = self._kept.get(key)
         if found is None:
-            if len(self._kept) >= _KEPT_MAX:
+            if len(self._kept) >= self._kept_max:
                 self._kept.clear()
                 self.gets.clear()
             found = self._kept[key] = self._render(method, url, cast(BodyCall, call))

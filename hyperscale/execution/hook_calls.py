@@ -13,6 +13,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from hyperscale.clients.scope import StepScope
+from hyperscale.execution.feeds import row_place
 from hyperscale.graph import Workflow
 from hyperscale.graph.blueprint import Blueprint, Hook
 from hyperscale.graph.hooks import Declared
@@ -39,6 +40,7 @@ class HookCall:
         "fresh",
         "from_context",
         "from_results",
+        "from_rows",
         "function",
         "index",
         "is_async",
@@ -71,11 +73,14 @@ class HookCall:
         self.owes = hook.owes  # the type that each call must return
         self.from_results = tuple(from_results.items())
         self.from_context = tuple(name for name in hook.injected if name not in from_results)
+        self.from_rows = tuple(
+            (name, row_place(column.feed), column.parts) for name, column in hook.columns.items()
+        )
         self.fresh = _changeable_defaults(hook)
         rebound = _with_defaults(hook.function, hook.optimized)
         self.function: Callable[..., Any] = hook.function if rebound is None else rebound
         self.fixed: Mapping[str, object] = hook.optimized if rebound is None else {}
-        others = self.from_context or self.fresh or self.fixed
+        others = self.from_context or self.fresh or self.fixed or self.from_rows
         self.is_plain = not (self.from_results or others)
         # Index of the result that is its only argument, so that no keywords are needed; None: it
         # has other arguments.
@@ -93,6 +98,8 @@ class HookCall:
                     kwargs[name] = context[name]
         for name, index in self.from_results:
             kwargs[name] = results[index]
+        for name, place, parts in self.from_rows:
+            kwargs[name] = parts[getattr(instance, place)]
         return kwargs
 
 
@@ -118,7 +125,7 @@ class StepProgram:
 
 def compile_calls(blueprint: Blueprint) -> StepProgram:
     """Compile the hooks of a workflow; indexes are those of its recorder."""
-    index = {name: place for place, name in enumerate(blueprint.recorded)}
+    index = blueprint.index
     hooks = [hook for layer in blueprint.layers for hook in layer]
     after = {hook.name: hook.after for hook in hooks}
     scopes: dict[StepScope, StepScope] = {}

@@ -21,6 +21,7 @@ from hyperscale._native import Exchange, Recorder
 from hyperscale.clients import ClientHub
 from hyperscale.config import format_duration
 from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunError
+from hyperscale.execution.alternatives import SlotChoices
 from hyperscale.execution.bundle import mount, mounted_files
 from hyperscale.execution.capacity import memory_limit, own_descriptor_limit, refuse_excess
 from hyperscale.execution.capture import complain
@@ -66,7 +67,6 @@ from hyperscale.graph.workflow import attach, set_attribute
 from hyperscale.plan import Connections, MetricKind, Per, share
 from hyperscale.plan.context import Provided, decode_received, encode_provided
 from hyperscale.plan.status import PartStatus
-from hyperscale.testing import OptimizedArg
 from hyperscale.testing.parameters import (
     GivenParameters,
     Mask,
@@ -194,9 +194,9 @@ async def _prepare_clients(assignment: PrepareSlot, design: Blueprint, hub: Clie
 async def _prepare_arguments(assignment: PrepareSlot, design: Blueprint, hub: ClientHub) -> None:
     """Resolve and encode every request part once, before anything is measured."""
 
-    async def prepare(hook: Hook, parameter: str, argument: OptimizedArg) -> None:
+    async def prepare(hook: Hook, parameter: str, work: Awaitable[None]) -> None:
         try:
-            await hub.prepare(argument)
+            await work
         except InputError as error:
             where = f"{display_path(assignment.file)}: {design.plan.name}.{hook.name}: {parameter}"
             raise InputError(f"{where}: {error.message}", hint=error.hint) from error
@@ -206,9 +206,11 @@ async def _prepare_arguments(assignment: PrepareSlot, design: Blueprint, hub: Cl
     try:
         async with asyncio.TaskGroup() as tasks:
             for hook in hooks:
-                for parameter, argument in hook.optimized.items():
-                    work = prepare(hook, parameter, argument)
-                    tasks.create_task(work, name=f"prepare {hook.name}")
+                parts = {name: hub.prepare(part) for name, part in hook.optimized.items()}
+                parts |= {name: hub.prepare_rows(c.parts) for name, c in hook.columns.items()}
+                for parameter, work in parts.items():
+                    task = prepare(hook, parameter, work)
+                    tasks.create_task(task, name=f"prepare {hook.name}")
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
 
@@ -292,6 +294,7 @@ def _make_crew(
             missed_from_s=assignment.missed_from_s,
         ),
         feeds=slot_feeds(assignment, design.workflow),
+        choices=SlotChoices(plan, design.index, slots=slots, slot=slot) or None,
         iterations=iterations,
         is_once=is_once(design),
     )

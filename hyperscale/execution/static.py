@@ -9,16 +9,19 @@ import asyncio
 import time
 
 from hyperscale._native import Program as NativeProgram
+from hyperscale._native import Template
 from hyperscale.clients import ClientHub
 from hyperscale.clients.hub import CompiledStep
 from hyperscale.errors import InputError
+from hyperscale.execution.feeds import check_rows
 from hyperscale.execution.lease import boottime_ns
 from hyperscale.execution.pacing import is_paced
 from hyperscale.execution.protocol import PrepareSlot
 from hyperscale.execution.tally import CheckTally, MetricTally
 from hyperscale.graph import Blueprint, Hook
 from hyperscale.graph.static_steps import FromParameter, StaticCall
-from hyperscale.plan import ArrivalKind
+from hyperscale.plan import ArrivalKind, FeedPer
+from hyperscale.plan.alternatives import choices_of
 from hyperscale.plan.shapes import slot_users
 
 # Between slices the event loop runs: reports, stops and leases wait for one slice at most.
@@ -136,28 +139,81 @@ def compile_static(
     iterations: int | None,
 ) -> NativeCrew | None:
     """Compile a static workflow for the native engine; None if it has to run in Python."""
+    plan, slots, slot = assignment.plan, assignment.slots, assignment.slot
     if design.why_not_static is not None:
         return None
     hooks = [hook for layer in design.layers for hook in layer]
     position = {hook.name: place for place, hook in enumerate(hooks)}
-    index = {name: place for place, name in enumerate(design.recorded)}
+    feeds = {feed.name: place for place, feed in enumerate(plan.feeds)}
 
     def compiled(hook: Hook) -> CompiledStep:
-        call = hook.static
-        assert isinstance(call, StaticCall)  # `why_not_static` has looked
-        args = [_value(hook, argument) for argument in call.args]
-        kwargs = {name: _value(hook, argument) for name, argument in call.kwargs.items()}
-        request = hub.compile(call.client, call.method, args, kwargs)
+        column = next(iter(hook.columns.values()), None)
         after = [position[name] for name in hook.after]
-        return request, index[hook.name], after, list(call.accepted)
+        return (
+            _requests(hook, hub),
+            None if column is None else feeds[column.feed],
+            design.index[hook.name],
+            after,
+            list(_static(hook).accepted),
+        )
 
     try:
         layers = [[compiled(hook) for hook in layer] for layer in design.layers]
     except (InputError, AttributeError, TypeError, ValueError):
         # The call cannot be made. The Python loop makes it and shows the user where it fails.
         return None
-    return NativeCrew(hub.program(layers, vus, iterations), assignment, vus=vus)
+    program = hub.program(layers, vus, iterations)
+    choices = choices_of(plan)
+    if choices or plan.feeds:
+        check_rows(assignment, design.workflow)
+        program.draw(
+            [
+                (
+                    choice.seed,
+                    list(choice.bounds),
+                    [[position[name] for name in names] for names in choice.left_out],
+                )
+                for choice in choices
+            ],
+            [
+                (feed.take.value, feed.per is FeedPer.VU, feed.rows, plan.seed_of(feed))
+                for feed in plan.feeds
+            ],
+            slots=slots,
+            slot=slot,
+            first_vu=plan.first_vu + slot,
+        )
+    return NativeCrew(program, assignment, vus=vus)
 
 
-def _value(hook: Hook, argument: object) -> object:
-    return hook.optimized[argument.name] if isinstance(argument, FromParameter) else argument
+def _requests(hook: Hook, hub: ClientHub) -> list[Template]:
+    """Return the request of a static step, or that of each row of the feed it takes columns of."""
+    call = _static(hook)
+
+    def request(row: int) -> Template:
+        def value(argument: object) -> object:
+            if not isinstance(argument, FromParameter):
+                return argument
+            column = hook.columns.get(argument.name)
+            return hook.optimized[argument.name] if column is None else column.parts[row]
+
+        args = [value(argument) for argument in call.args]
+        kwargs = {name: value(argument) for name, argument in call.kwargs.items()}
+        return hub.compile(call.client, call.method, args, kwargs)
+
+    columns = tuple(hook.columns.values())
+    if not columns:
+        return [request(0)]
+    made: dict[tuple[int, ...], Template] = {}  # rows with the same parts share a request
+    requests = []
+    for row in range(len(columns[0].parts)):
+        key = tuple(id(column.parts[row]) for column in columns)
+        if key not in made:
+            made[key] = request(row)
+        requests.append(made[key])
+    return requests
+
+
+def _static(hook: Hook) -> StaticCall:
+    assert isinstance(hook.static, StaticCall)  # `why_not_static` has looked
+    return hook.static

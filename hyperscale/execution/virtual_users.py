@@ -14,6 +14,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from hyperscale.clients.scope import StepScope, current_step
+from hyperscale.execution.alternatives import SlotChoices
 from hyperscale.execution.feeds import SlotFeeds
 from hyperscale.execution.hook_calls import DUE, RAISED, HookCall, StepProgram
 from hyperscale.execution.outcomes import StepOutcomes
@@ -50,6 +51,7 @@ class UserCrew:
         users: list[VirtualUser],
         pacing: Pacing | None = None,
         feeds: SlotFeeds | None = None,
+        choices: SlotChoices | None = None,
         iterations: int | None = None,
         is_once: bool = False,
     ) -> None:
@@ -59,6 +61,7 @@ class UserCrew:
         self.users = users
         self.pacing = pacing  # None: users loop without a pause
         self.feeds = feeds
+        self.choices = choices  # None: every iteration runs all steps
         self.remaining = iterations  # None: as many as the time allows
         self.is_once = is_once
         self._alive = 0  # users whose loop has not ended
@@ -168,6 +171,8 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0911,
     metrics = program.metrics
     pacing = crew.pacing
     feeds = crew.feeds
+    choices = crew.choices
+    left_out = 0  # bits of the alternatives that were not chosen, and of what depends on them
     is_open = crew.outcomes.is_open
     is_counted = crew.remaining is not None
     counted_from_ns = crew.outcomes.recorder.counted_from_ns  # before is the warm-up
@@ -197,7 +202,9 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0911,
         began_ns = 0 if due_ns else turn_ns  # of the next step, if the clock was just read
         crew._last_turn = user
         results: list[Any] = [None] * size
-        done = 0  # bits of the steps that returned
+        if choices is not None:
+            left_out = choices.next()
+        done = left_out  # bits of the steps that returned, or need not be waited for
         if is_open:
             results.append(None)
             results[DUE] = due_ns
@@ -210,11 +217,13 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0911,
             if layer.__class__ is tuple:
                 scope = None
                 began_ns = 0
-                done |= await _run_layer(crew, user, layer, results, done)
+                done |= await _run_layer(crew, user, layer, results, done, left_out)
                 if crew.is_cut:
                     return
                 continue
             call: HookCall = layer  # type: ignore[assignment]  # a tuple was handled above
+            if left_out & call.bit:
+                continue
             if done & call.needs != call.needs:
                 crew.outcomes.recorder.add_skipped(call.index)
                 continue
@@ -257,6 +266,7 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0911,
         if checks or metrics:
             # Checks and metrics of the warm-up run, too.
             tallies = crew.tallies if turn_ns >= counted_from_ns else crew.tallies.blank()
+            done &= ~left_out
             if program.judges_at_once:
                 scope = _judge_at_once(crew, instance, results, done, scope, tallies)
             else:
@@ -272,12 +282,19 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0911,
         set_attribute(instance, "iteration", iteration)
 
 
-async def _run_layer(
-    crew: UserCrew, user: VirtualUser, layer: tuple[HookCall, ...], results: list[Any], done: int
+async def _run_layer(  # noqa: PLR0917 - on the hot path, like `run_user`
+    crew: UserCrew,
+    user: VirtualUser,
+    layer: tuple[HookCall, ...],
+    results: list[Any],
+    done: int,
+    left_out: int,
 ) -> int:
     """Run the steps of a layer side by side; returns the bits of those that returned."""
     ready = []
     for call in layer:
+        if left_out & call.bit:
+            continue
         if done & call.needs == call.needs:
             ready.append(call)
         else:

@@ -4,19 +4,21 @@ An executor makes it from the imported class and the plan; it is never sent.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from hyperscale.graph.analysis import analyse
+from hyperscale.graph.columns import ColumnParts, column_parts
 from hyperscale.graph.planning import plan_workflow, wrap_default
 from hyperscale.graph.reading import ReadHook, read
-from hyperscale.graph.static_steps import NotStatic, StaticCall
+from hyperscale.graph.static_steps import NotStatic, StaticCall, first_obstacle
 from hyperscale.graph.vitals import VitalMetric, vital_metrics
 from hyperscale.graph.workflow import Workflow
 from hyperscale.plan import RECORDED, MetricKind, Per, StepKind, WorkflowPlan
 from hyperscale.plan.dag import layers
 from hyperscale.testing import OptimizedArg
+from hyperscale.testing.feed import FeedColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Hook:
     protocol: str | None  # the client that returns its result; None if it calls none
     owes: str | None = None  # the type that each call of a test step must return
     per: Per = Per.WORKFLOW  # of a setup or teardown hook
+    # Prepared once per row; each call gets the part of the user's row.
+    columns: Mapping[str, ColumnParts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,18 +60,16 @@ class Blueprint:
         return tuple(step.name for step in self.plan.steps if step.kind in RECORDED)
 
     @property
+    def index(self) -> dict[str, int]:
+        """The place of each hook in the recorder."""
+        return {name: place for place, name in enumerate(self.recorded)}
+
+    @property
     def why_not_static(self) -> NotStatic | None:
         """Why the workflow has to run in Python; None if the native engine can run it."""
-        steps = [hook.static for layer in self.layers for hook in layer]
-        if not steps:
-            return NotStatic.NO_STEPS
-        if self.checks or self.metrics:
-            return NotStatic.JUDGED
-        if self.plan.feeds:
-            return NotStatic.FED
-        if self.setups or any(hook.per is Per.VU for hook in self.teardowns):
-            return NotStatic.SET_UP
-        return next((step for step in steps if isinstance(step, NotStatic)), None)
+        steps = {hook.name: hook.static for layer in self.layers for hook in layer}
+        obstacle = first_obstacle(self.plan, steps)
+        return None if obstacle is None else obstacle[0]
 
 
 def blueprint(
@@ -92,6 +94,7 @@ def blueprint(
         if hook.kind is None:
             continue
         seen = insight[hook.name]
+        contents: dict[str, str | bytes] = {**plan.files, **files}
         owes = hook.kind is StepKind.TEST and hook.is_always_result
         hooks[hook.name] = Hook(
             name=hook.name,
@@ -100,9 +103,14 @@ def blueprint(
             is_async=hook.is_async,
             after=hook.after,
             optimized={
-                parameter.name: wrap_default(hook, parameter, {**plan.files, **files})
+                parameter.name: wrap_default(hook, parameter, contents)
                 for parameter in hook.parameters
-                if parameter.optimized is not None
+                if parameter.optimized is not None and not isinstance(parameter.default, FeedColumn)
+            },
+            columns={
+                parameter.name: column_parts(reading, hook, parameter, contents)
+                for parameter in hook.parameters
+                if isinstance(parameter.default, FeedColumn)
             },
             injected=reading.injected(hook),
             accept=hook.accept,

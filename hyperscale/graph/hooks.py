@@ -67,6 +67,7 @@ class Declared:
         *,
         after: tuple[object, ...] = (),
         accept: object = None,
+        weight: object = None,
         metric_kind: object = None,
         workflows: tuple[object, ...] = (),
         per: object = Per.WORKFLOW,
@@ -75,6 +76,7 @@ class Declared:
         self.function = function
         self.after = after
         self.accept = accept
+        self.weight = weight
         self.metric_kind = metric_kind
         self.workflows = workflows
         self.per = per
@@ -143,16 +145,17 @@ def _typed_as_method(declared: Declared) -> Any:
 
 
 def step(
-    *after: str, accept: Accept | None = None
+    *after: str, accept: Accept | None = None, weight: float | None = None
 ) -> Callable[[Callable[Concatenate[Any, P], Awaitable[T]]], Step[P, T]]:
     """Declare a step of every iteration. It runs after the steps named, or else at the start.
 
     A step that returns a result type (`-> HTTPResponse`) is a test, any other an action. A response
     with a status of 400 or more is a failure unless `accept` names the status: a number, several,
-    or a function of the status.
+    or a function of the status. Of steps with a `weight` that come after the same steps, each
+    iteration runs one, chosen at random in proportion to the weights.
     """
     _refuse_bare("step", after)
-    return lambda function: Step("step", function, after=after, accept=accept)
+    return lambda function: Step("step", function, after=after, accept=accept, weight=weight)
 
 
 def action(*after: str) -> Callable[[Callable[Concatenate[Any, P], Awaitable[T]]], Step[P, T]]:

@@ -10,14 +10,13 @@ from typing import Any, NamedTuple, TypedDict
 from hyperscale.config import DURATION_S_MAX, format_duration, parse_duration_s
 from hyperscale.errors import InputError
 from hyperscale.graph.reading import Reading
-from hyperscale.graph.values import parse_choice, parse_count
+from hyperscale.graph.values import parse_choice, parse_count, parse_weight
 from hyperscale.graph.workflow import Workflow
 from hyperscale.plan import ArrivalKind
 from hyperscale.plan.shapes import STAGES_MAX, TARGET_MAX, StagePlan, constant
 
 VUS_MAX = RATE_MAX = TARGET_MAX  # low enough to catch a typing error
 ITERATIONS_MAX = 2**53
-WEIGHT_MAX = 1_000_000
 MAX_VUS = 1000
 """The most iterations of an open workflow that run at once, unless it says otherwise."""
 
@@ -117,7 +116,7 @@ def read_load(reading: Reading, *, vus: object = None, duration: object = None) 
         is_open=is_open,
         arrivals=parse_choice(ArrivalKind, cls.arrivals, where=at("arrivals")),
         warmup_s=_parse_warmup(cls.warmup, duration_s, where=at("warmup")),
-        weight=None if cls.weight is None else _parse_weight(cls.weight, where=at("weight")),
+        weight=None if cls.weight is None else parse_weight(cls.weight, where=at("weight")),
     )
 
 
@@ -260,15 +259,6 @@ def _parse_iterations(value: object, *, where: str) -> tuple[int | None, int | N
     except InputError as error:
         hint = 'a number for all users together, such as 1000, or "10/vu" for each'
         raise InputError(error.message, hint=hint) from error
-
-
-def _parse_weight(value: object, *, where: str) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value <= WEIGHT_MAX:  # type: ignore[operator]  # it is a number
-        raise InputError(
-            f"{where}: {value!r} is not a weight", hint=f"a number above 0, up to {WEIGHT_MAX:,}"
-        )
-    return float(value)  # type: ignore[arg-type]  # as above
 
 
 def _parse_warmup(value: object, duration_s: float, *, where: str) -> float:

@@ -14,11 +14,13 @@ from typing import cast
 import msgspec
 
 from hyperscale.errors import InputError
-from hyperscale.graph.analysis import literal_urls
+from hyperscale.graph.analysis import analyse, literal_urls
+from hyperscale.graph.columns import column_parts, hosts_of
 from hyperscale.graph.feeds import plan_feeds
 from hyperscale.graph.mixing import split_mix
 from hyperscale.graph.reading import ReadHook, Reading, ReadParameter, display_path, read
 from hyperscale.graph.settings import read_settings
+from hyperscale.graph.static_steps import first_obstacle
 from hyperscale.graph.validation import validate
 from hyperscale.graph.vitals import vital_metrics
 from hyperscale.graph.workflow import Workflow
@@ -36,6 +38,7 @@ from hyperscale.plan.dag import ancestors, layers
 from hyperscale.plan.thresholds import Threshold, parse_threshold
 from hyperscale.testing import File, OptimizedArg
 from hyperscale.testing.arguments import FileContent, FilesValue, UrlValue, split_url
+from hyperscale.testing.feed import FeedColumn
 from hyperscale.testing.graphql import DocumentValue, GraphQLSchema
 from hyperscale.testing.mix import Mix
 
@@ -52,6 +55,7 @@ class Overrides:
     duration: object = None
     only: Sequence[str] = ()
     thresholds: Sequence[str] = ()  # as "Shop:pay.p99<250ms"
+    compiles: bool = True  # False: static steps run in Python too
 
 
 def build_plan(
@@ -117,9 +121,10 @@ def plan_workflow(reading: Reading, overrides: Overrides | None = None) -> Workf
                 layer=layer,
                 per=hook.per,
                 where=hook.where.partition(": ")[0],
+                weight=hook.weight,
             )
         )
-    return msgspec.structs.replace(
+    plan = msgspec.structs.replace(
         settings,
         is_test=reading.is_test,
         depends=reading.depends,
@@ -135,6 +140,15 @@ def plan_workflow(reading: Reading, overrides: Overrides | None = None) -> Workf
         files=files,
         feeds=feeds,
     )
+    return msgspec.structs.replace(plan, in_python=_why_in_python(reading, plan, overrides))
+
+
+def _why_in_python(reading: Reading, plan: WorkflowPlan, overrides: Overrides) -> str:
+    if not overrides.compiles:
+        return "the run was started with --no-compile"
+    found = analyse(reading)
+    obstacle = first_obstacle(plan, {name: found[name].static for name in reading.step_order()})
+    return "" if obstacle is None else obstacle[1]
 
 
 def _plan_state(hook: ReadHook) -> StatePlan:
@@ -250,7 +264,10 @@ def _hosts(reading: Reading, files: Mapping[str, str]) -> tuple[str, ...]:
             raise InputError(f"{where}: {error.message}", hint=error.hint) from error
     for hook in reading.hooks:
         for parameter in hook.parameters:
-            if parameter.optimized is not None:
+            if isinstance(parameter.default, FeedColumn):
+                parts = column_parts(reading, hook, parameter, files).parts
+                hosts |= dict.fromkeys(hosts_of(parts))
+            elif parameter.optimized is not None:
                 value = wrap_default(hook, parameter, files)
                 if isinstance(value, UrlValue):
                     hosts[value.authority] = None

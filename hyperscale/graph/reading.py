@@ -24,6 +24,7 @@ from hyperscale.graph.annotations import (
 from hyperscale.graph.hooks import Declared
 from hyperscale.graph.returns import returned
 from hyperscale.graph.source import attribute_lines, class_node
+from hyperscale.graph.values import parse_weight
 from hyperscale.graph.workflow import Workflow
 from hyperscale.plan import MetricKind, Per, StateKind, StepKind
 from hyperscale.plan.dag import ancestors
@@ -63,6 +64,16 @@ class ReadHook:
     is_always_result: bool  # its annotation permits no other type
     accept: Callable[[int], bool] | None
     metric_kind: MetricKind | None
+
+    @property
+    def is_step(self) -> bool:
+        return self.kind in STEPS
+
+    @property
+    def weight(self) -> float | None:
+        """Its share among alternatives. Raises InputError if it is not valid."""
+        given = self.declared.weight
+        return None if given is None else parse_weight(given, where=f"{self.where}: weight")
 
     @property
     def per(self) -> Per:

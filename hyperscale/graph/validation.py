@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hyperscale.errors import InputError
 from hyperscale.graph.analysis import may_fill_context
+from hyperscale.graph.columns import validate_columns
 from hyperscale.graph.hooks import DECORATORS, Declared
 from hyperscale.graph.reading import ReadHook, Reading, file_of
 from hyperscale.graph.returns import Returned, returned
@@ -19,6 +20,7 @@ from hyperscale.graph.source import class_node, first_line
 from hyperscale.graph.spelling import refuse_misspelt
 from hyperscale.graph.workflow import Workflow
 from hyperscale.plan import Per, StateKind, StepKind
+from hyperscale.plan.alternatives import groups_of, left_out
 from hyperscale.plan.dag import find_cycle
 
 
@@ -78,12 +80,14 @@ def _validate_class(reading: Reading, by_name: Mapping[str, Reading]) -> list[st
             f"{reading.where}: steps wait for each other: {' -> '.join(cycle)}",
             hint="take one of these names out of its @step(…)",
         )
+    _validate_alternatives(reading)
     _refuse_running_once(reading)
     warnings = [
         f"{reading.at(name)}: replaces a decorated method of a base and is not decorated "
         "itself, so it does not run"
         for name in reading.dropped
     ]
+    validate_columns(reading)
     for hook in reading.hooks:
         warnings += _validate_parameters(reading, hook)
         if hook.declared.decorator == "step" and hook.kind is StepKind.ACTION:
@@ -123,6 +127,29 @@ def _looks_decorated(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
         if name in DECORATORS:
             return True
     return False
+
+
+def _validate_alternatives(reading: Reading) -> None:
+    """Refuse weights without alternatives, and steps that no choice of alternatives would run."""
+    after, hooks = reading.step_order(), {hook.name: hook for hook in reading.hooks}
+    groups = groups_of(after, (hook.name for hook in reading.hooks if hook.weight is not None))
+    for names in groups:
+        if len(names) == 1:
+            beside = f"after {', '.join(after[names[0]])}" if after[names[0]] else "at the start"
+            raise InputError(
+                f"{hooks[names[0]].where}: has a weight, but no other step {beside} has one",
+                hint="of steps with a weight that come after the same steps, each iteration runs "
+                "one: give its alternatives weights too, or remove this one",
+            )
+        never = frozenset.intersection(*(left_out(after, names, chosen) for chosen in names))
+        for name in after:
+            if name in never:
+                raise InputError(
+                    f"{hooks[name].where}: never runs, because it waits for steps of more than "
+                    f"one of the alternatives {', '.join(names)}",
+                    hint="an iteration runs one of the alternatives: wait for the alternatives "
+                    "themselves to run after any of them",
+                )
 
 
 def _refuse_running_once(reading: Reading) -> None:

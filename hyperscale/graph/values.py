@@ -8,6 +8,8 @@ from hyperscale.errors import InputError
 
 E_ = TypeVar("E_", bound=Enum)
 
+WEIGHT_MAX = 1_000_000
+
 # Bounded, because Python refuses to parse numbers of many thousands of digits.
 _WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
 
@@ -22,6 +24,16 @@ def parse_count(value: object, *, where: str, most: int) -> int:
     if not 1 <= number <= most:
         raise InputError(f"{where}: {value!r} must be at least 1 and at most {most}")
     return number
+
+
+def parse_weight(value: object, *, where: str) -> float:
+    """Return a share among others, of workflows of a mix or of alternative steps."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= WEIGHT_MAX:  # type: ignore[operator]  # it is a number
+        raise InputError(
+            f"{where}: {value!r} is not a weight", hint=f"a number above 0, up to {WEIGHT_MAX:,}"
+        )
+    return float(value)  # type: ignore[arg-type]  # as above
 
 
 def parse_choice(options: type[E_], value: object, *, where: str) -> E_:

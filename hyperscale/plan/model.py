@@ -93,6 +93,12 @@ class StepPlan(Struct, frozen=True, kw_only=True):
     layer: int = 0
     where: str = ""  # file and line, for messages: "shop.py:12"
     per: Per = Per.WORKFLOW  # of a setup or teardown hook
+    weight: float | None = None  # its share among the alternatives of which an iteration runs one
+
+    @property
+    def is_in_iteration(self) -> bool:
+        """True for a step of every iteration; others run before, after or on its results."""
+        return self.kind in (StepKind.TEST, StepKind.ACTION)
 
 
 class MetricPlan(Struct, frozen=True, kw_only=True):
@@ -159,6 +165,7 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()  # "host:port" of literal URLs, resolved before anything runs
     files: dict[str, str] = {}  # `File` defaults and feeds as written: full path
     first_vu: int = 0  # number of the first virtual user: of a datacenter's part of a job
+    in_python: str = ""  # why its steps run in Python; empty: the native engine runs them
 
     def grace_s_after(self, longest_s: float | None) -> float:
         """Return how long steps in flight at the deadline may take, after requests took up to
@@ -178,6 +185,11 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True):
         return any(step.per is Per.WORKFLOW for step in hooks)
 
     @property
+    def last_vu(self) -> int:
+        """The number after that of the last virtual user."""
+        return self.first_vu + self.vus
+
+    @property
     def is_counted(self) -> bool:
         """True if a number of iterations ends the workflow."""
         return self.iterations is not None or self.iterations_per_vu is not None
@@ -186,6 +198,10 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True):
     def seed(self) -> int:
         """Of everything random in the workflow: the same test has the same load."""
         return zlib.crc32(self.name.encode())
+
+    def seed_of(self, feed: FeedPlan) -> int:
+        """Of the rows that a feed with `take="random"` deals."""
+        return zlib.crc32(f"{self.name}: {feed.name}".encode())
 
     @property
     def quiet_s(self) -> float:

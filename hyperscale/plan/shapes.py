@@ -139,7 +139,7 @@ class Arrivals:
     ) -> None:
         self._shape = Shape(stages)
         self._slots = slots
-        self._random = None if seed is None else _SplitMix(seed, slot)
+        self._random = None if seed is None else SplitMix(seed, slot)
         self._area = float(slot) if seed is None else slots * self._exponential()
 
     def next_s(self) -> float | None:
@@ -167,11 +167,11 @@ class Arrivals:
         return -math.log1p(-self._random.fraction())
 
 
-class _SplitMix:
+class SplitMix:
     """SplitMix64 (Steele, Lea, Flood 2014): a few lines, the same numbers in every language."""
 
-    def __init__(self, seed: int, slot: int) -> None:
-        self._state = (seed * 0x9E3779B97F4A7C15 + slot * 0xD1B54A32D192ED03) & _MASK
+    def __init__(self, seed: int, stream: int) -> None:
+        self._state = (seed * 0x9E3779B97F4A7C15 + stream * 0xD1B54A32D192ED03) & _MASK
 
     def fraction(self) -> float:
         """Return a number from 0 up to, and without, 1."""

@@ -189,6 +189,7 @@ def _workflow(outcome: WorkflowOutcome) -> WorkflowResult:
         held_seconds=_round(sum(hold.seconds for hold in holds.values())),
         raised=stats.raised,
         allow_failures=plan.allow_failures,
+        in_python=clean(plan.in_python),
         reasons=[
             Reason(kind=reason.kind, text=clean(reason.text))
             for reason in reasons_against(stats, failed_as=_failed_as(outcome))

@@ -296,6 +296,8 @@ class WorkflowResult(Struct, frozen=True, kw_only=True):
     late: Count = 0  # Arrivals that began more than 10 ms after they were due.
     dropped: Count = 0  # Arrivals that never began: no user was free, or no executor ran.
     warmup_seconds: Amount = 0.0  # The beginning of `elapsed_seconds`, which is not counted.
+    # Why the steps ran in Python; empty if the native engine ran them without the interpreter.
+    in_python: str = ""
 
 
 class DatacenterResult(Struct, frozen=True, kw_only=True):

@@ -134,6 +134,7 @@ class WorkflowView:
     is_loop_held: bool = False
     late: int = 0  # arrivals, with a rate
     dropped: int = 0
+    in_python: str = ""  # why its steps run in Python; empty: natively
 
     @property
     def standing(self) -> Standing:
@@ -287,6 +288,7 @@ class LiveMeter:
             is_loop_held=is_loop_held(stats),
             late=arrivals.late,
             dropped=arrivals.dropped,
+            in_python=plan.in_python,
         )
 
     def _sample(self, now_s: float, headline: int, requests: int) -> tuple[_Sample, _Sample]:

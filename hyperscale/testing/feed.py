@@ -8,6 +8,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -41,6 +42,13 @@ class Feed:
         self.take = take
         self.per = per
         self._rows: list[Row] | None = None
+
+    def column(self, name: str) -> Any:
+        """Return a column as a request part of a step: `url: URL = accounts.column("url")`.
+
+        The part is prepared once for each row, and a step that uses it stays native.
+        """
+        return FeedColumn(self, name)
 
     def __getitem__(self, column: str) -> Any:
         # A virtual user has the row in place of the feed.
@@ -76,6 +84,14 @@ class Feed:
                     f"the feed has more than {ROWS_MAX:,} rows", hint="is its iterable endless?"
                 )
             yield _checked(row, f"row {number}")
+
+
+@dataclass(frozen=True, slots=True)
+class FeedColumn:
+    """A column of a feed, as the default of a parameter."""
+
+    feed: Feed
+    name: str
 
 
 def _parsed(name: str, content: bytes) -> Iterator[Row]:

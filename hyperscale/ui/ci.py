@@ -108,7 +108,8 @@ class RunLog:
         duration = format_duration(workflow.duration_s)
         # Before its first report a workflow has no virtual users yet.
         vus = f" with {format_count(workflow.vus)} vus" if workflow.vus else ""
-        return f"started{vus} on {cores} for up to {duration}"
+        way = f"in Python: {workflow.in_python}" if workflow.in_python else "natively"
+        return f"started{vus} on {cores} for up to {duration}, {way}"
 
     def _progress_line(self, workflow: WorkflowView) -> str:
         load = workflow.load

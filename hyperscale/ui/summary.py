@@ -187,6 +187,8 @@ def _notes(workflow: WorkflowResult) -> list[Note]:
         took = workflow.iteration_ms
         items = [(name, format_ms(getattr(took, name)), "") for name in ("p50", "p95", "p99")]
         notes.append(("iteration", items))
+    way = ("in Python", workflow.in_python) if workflow.in_python else ("native", "")
+    notes.append(("engine", [(*way, "")]))
     received = sum(step.bytes_received for step in workflow.steps)
     sent = sum(step.bytes_sent for step in workflow.steps)
     if received or sent:

@@ -1,6 +1,7 @@
 """Invalid input: exit code 2, one message that names the problem, and nothing runs."""
 
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -27,6 +28,23 @@ def with_steps(steps: str) -> str:
 
 
 FILES = {
+    "an interval and a pause": (
+        with_attribute('interval = "1s"; think = "1s"'),
+        ["Shop.think", "think and interval contradict each other"],
+    ),
+    "a window too long": (
+        with_attribute('thresholds = {"p99": "<1s over 1h"}'),
+        ["Shop.thresholds", "from 1s to 10m"],
+    ),
+    "a weight without alternatives": (
+        GOOD.replace("@step()", "@step(weight=3)"),
+        ["Shop.go", "has a weight, but no other step at the start has one"],
+    ),
+    "an unknown column": (
+        "from hyperscale import Feed\n"
+        + dedent(with_attribute("f = Feed([{'a': 'b'}])").replace('"{url}/"', "f.column('u')")),
+        ["Shop.go", "row 1 of f has no column 'u'"],
+    ),
     "syntax error": (
         "def broken(:\n",
         ["shop.py:3", "syntax error"],

@@ -16,6 +16,35 @@ async def s(self, url: URL = "http://localhost/") -> HTTPResponse:
 """
 
 
+COLUMN = """
+f = Feed([{"url": "http://localhost/1"}, {"url": "http://localhost/2"}])
+
+@step()
+async def s(self, url: URL = f.column("url")) -> HTTPResponse:
+    return await self.client.http.get(url)
+
+"""
+
+OTHER = """
+@step(weight=2)
+async def t(self, url: URL = "http://localhost/") -> HTTPResponse:
+    return await self.client.http.get(url)
+
+"""
+
+TWO_FEEDS = """
+f = Feed([{"url": "http://localhost/1"}])
+g = Feed([{"headers": {"a": "b"}}])
+
+@step()
+async def s(
+    self, url: URL = f.column("url"), headers: Headers = g.column("headers")
+) -> HTTPResponse:
+    return await self.client.http.get(url, headers=headers)
+
+"""
+
+
 def workflow(body: str) -> str:
     return f"class W(Workflow):\n{indent(dedent(body), '    ')}"
 
@@ -90,6 +119,12 @@ def test_a_step_that_is_not_static_says_why(files: Files, step: str, why: NotSta
         (PLAIN + "@teardown()\ndef t(self): ...", None),
         (PLAIN + "@setup()\ndef t(self): ...", NotStatic.SET_UP),
         (PLAIN + "@check()\ndef c(self): return True", NotStatic.JUDGED),
+        ("f = Feed([{'a': 1}])" + PLAIN, None),
+        (COLUMN, None),
+        (COLUMN + PLAIN.replace("async def s", "async def t"), None),
+        (COLUMN.replace("@step()", "@step(weight=1)") + OTHER, None),
+        (COLUMN.replace("return await", "self.f\n    return await"), NotStatic.MORE_THAN_ONE_CALL),
+        (TWO_FEEDS, NotStatic.TWO_FEEDS),
         (PLAIN.replace("(url)", "(url + 'x')"), NotStatic.CHANGING_ARGUMENTS),
     ],
 )

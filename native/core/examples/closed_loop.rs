@@ -31,7 +31,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let tls = TlsProfile { verify: false, ..TlsProfile::default() };
     let template = Template::new("GET", url, Vec::new(), None, LIMITS, &tls, Protocol::Http1)?;
     let template = Arc::new(template);
-    let step = ProgramStep { template, step: 0, after: Vec::new(), accepts: Vec::new() };
+    let step = ProgramStep {
+        templates: vec![template],
+        feed: None,
+        step: 0,
+        after: Vec::new(),
+        accepts: Vec::new(),
+    };
     let mut recorder = Recorder::new(1);
     let iterations = iterations.parse()?;
     let mut program =

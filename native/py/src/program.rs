@@ -2,10 +2,11 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use hyperscale_core::engine::draws::{Choice, Draws, Feed, Take};
 use hyperscale_core::engine::pacing::{ClosedPlan, PacingPlan};
 use hyperscale_core::engine::program::{self, ProgramStep};
 use hyperscale_core::shape::Arrivals;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::recorder::{lock, Recorder, Shared};
@@ -24,8 +25,13 @@ impl Program {
     }
 }
 
-/// template, row in the recorder, positions it depends on, accepted statuses
-type StepArguments<'py> = (Bound<'py, Template>, u32, Vec<usize>, Vec<u16>);
+/// its template or one for each row of a feed, that feed, row in the recorder, positions it depends
+/// on, accepted statuses
+type StepArguments<'py> = (Vec<Bound<'py, Template>>, Option<usize>, u32, Vec<usize>, Vec<u16>);
+/// seed, where shares end, positions that each alternative leaves out
+type ChoiceArguments = (u64, Vec<f64>, Vec<Vec<usize>>);
+/// take, whether a user has one row for good, rows, seed
+type FeedArguments = (String, bool, u64, u64);
 
 #[pymethods]
 impl Program {
@@ -43,8 +49,9 @@ impl Program {
         connecting_max: usize,
         shared_max: usize,
     ) -> PyResult<Self> {
-        let to_step = |(template, step, after, accepts): StepArguments<'_>| ProgramStep {
-            template: template.get().inner.clone(),
+        let to_step = |(templates, feed, step, after, accepts): StepArguments<'_>| ProgramStep {
+            templates: templates.iter().map(|template| template.get().inner.clone()).collect(),
+            feed,
             step,
             after,
             accepts,
@@ -57,6 +64,33 @@ impl Program {
 
     fn pin(&self, template: &Template, addresses: Vec<String>) -> PyResult<()> {
         self.core().pin(&template.inner, to_addresses(addresses)?);
+        Ok(())
+    }
+
+    /// Lets every iteration draw one of its alternatives and take rows of feeds. Iterations of the
+    /// slot have the numbers `slot`, `slot + slots`, …, and so have its users from `first_vu` on.
+    #[pyo3(signature = (choices, feeds, *, slots, slot, first_vu))]
+    fn draw(
+        &self,
+        choices: Vec<ChoiceArguments>,
+        feeds: Vec<FeedArguments>,
+        slots: u64,
+        slot: u64,
+        first_vu: u64,
+    ) -> PyResult<()> {
+        let to_choice = |(seed, bounds, left_out)| Choice { seed, bounds, left_out };
+        let to_feed = |(take, per_vu, rows, seed): FeedArguments| {
+            let take = match take.as_str() {
+                "circular" => Take::Circular,
+                "random" => Take::Random,
+                "once" => Take::Once,
+                _ => return Err(PyValueError::new_err(format!("take is {take:?}"))),
+            };
+            Ok(Feed { take, per_vu, rows, seed })
+        };
+        let choices = choices.into_iter().map(to_choice).collect();
+        let feeds = feeds.into_iter().map(to_feed).collect::<PyResult<_>>()?;
+        self.core().draw(Draws { choices, feeds, next: slot, slots, first_vu });
         Ok(())
     }
 

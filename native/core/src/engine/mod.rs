@@ -28,6 +28,7 @@ use crate::recorder::Recorder;
 
 mod conn;
 mod connecting;
+pub mod draws;
 mod ending;
 pub mod error;
 pub mod exchange;

@@ -8,6 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::draws::Draws;
 use super::http::reply::Keep;
 use super::http::template::Template;
 use super::pacing::{Next, Pacing, PacingPlan};
@@ -21,7 +22,10 @@ const STARTS_MAX: usize = 512;
 
 #[derive(Debug)]
 pub struct ProgramStep {
-    pub template: Arc<Template>,
+    /// Its request, or that of each row of a feed.
+    pub templates: Vec<Arc<Template>>,
+    /// The feed whose rows the requests are of.
+    pub feed: Option<usize>,
     /// Its row in the recorder.
     pub step: u32,
     /// Positions (over all layers, in order) of the steps it depends on.
@@ -30,10 +34,29 @@ pub struct ProgramStep {
     pub accepts: Vec<u16>,
 }
 
+impl ProgramStep {
+    /// The request for an iteration that has these rows of the feeds.
+    fn template(&self, rows: &[usize]) -> Option<&Arc<Template>> {
+        let row = self.feed.and_then(|feed| rows.get(feed)).copied().unwrap_or(0);
+        self.templates.get(row)
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Ticket {
     vu: u32,
     position: usize,
+}
+
+/// What became of a step in this iteration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Mark {
+    #[default]
+    Fine,
+    /// It failed or was skipped.
+    Failed,
+    /// Another alternative was chosen.
+    LeftOut,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -42,8 +65,10 @@ struct VuState {
     pending: u32,
     /// When its iteration began, or was due.
     began_ns: u64,
-    /// By position: this iteration, the step failed or was skipped.
-    failed: Vec<bool>,
+    /// By position.
+    marks: Vec<Mark>,
+    /// By feed: the row that the iteration has.
+    rows: Vec<usize>,
 }
 
 pub struct Program {
@@ -57,6 +82,8 @@ pub struct Program {
     iterations_left: Option<u64>,
     /// None: users loop without a pause.
     pacing: Option<Pacing>,
+    /// None: every iteration is the same.
+    draws: Option<Draws>,
     is_closed: bool,
     stop_at_ns: u64,
     lease_at_ns: u64,
@@ -75,7 +102,7 @@ impl Program {
             steps.extend(layer);
             bounds.push(steps.len());
         }
-        let state = VuState { failed: vec![false; steps.len()], ..VuState::default() };
+        let state = VuState { marks: vec![Mark::Fine; steps.len()], ..VuState::default() };
         Ok(Self {
             engine: Engine::new(options)?,
             steps,
@@ -85,6 +112,7 @@ impl Program {
             active: 0,
             iterations_left: iterations,
             pacing: None,
+            draws: None,
             is_closed: false,
             stop_at_ns: u64::MAX,
             lease_at_ns: u64::MAX,
@@ -99,6 +127,11 @@ impl Program {
     pub fn pace(&mut self, plan: PacingPlan, offset_ns: u64, past_ns: u64) {
         let began_ns = now_ns().saturating_sub(past_ns);
         self.pacing = Some(Pacing::new(plan, self.vus.len(), began_ns, offset_ns));
+    }
+
+    /// Lets every iteration draw its alternatives and its rows.
+    pub fn draw(&mut self, draws: Draws) {
+        self.draws = Some(draws);
     }
 
     /// Virtual users that loop.
@@ -229,8 +262,8 @@ impl Program {
             let has_failed = exchange.failure.is_some();
             self.engine.reuse(done);
             let Some(state) = self.vus.get_mut(vu) else { continue };
-            if let Some(failed) = state.failed.get_mut(token.position) {
-                *failed = has_failed;
+            if let Some(mark) = state.marks.get_mut(token.position).filter(|_| has_failed) {
+                *mark = Mark::Failed;
             }
             state.pending -= 1;
             if state.pending == 0 {
@@ -252,7 +285,20 @@ impl Program {
         if let Some(state) = self.vus.get_mut(vu) {
             state.layer = 0;
             state.began_ns = began_ns;
-            state.failed.fill(false);
+            state.marks.fill(Mark::Fine);
+            let marks = &mut state.marks;
+            let has_rows = self.draws.as_mut().is_none_or(|draws| {
+                draws.begin(vu, &mut state.rows, |position| {
+                    if let Some(mark) = marks.get_mut(position) {
+                        *mark = Mark::LeftOut;
+                    }
+                })
+            });
+            if !has_rows {
+                self.active -= 1;
+                self.close(now, recorder); // there is no row for any other user either
+                return;
+            }
         }
         self.advance(vu, now, recorder);
     }
@@ -280,19 +326,23 @@ impl Program {
             for position in from..to {
                 let Some(step) = self.steps.get(position) else { continue };
                 let Some(state) = self.vus.get_mut(vu) else { return };
-                if step.after.iter().any(|&at| state.failed.get(at).copied().unwrap_or(false)) {
-                    if let Some(failed) = state.failed.get_mut(position) {
-                        *failed = true;
+                if state.marks.get(position) == Some(&Mark::LeftOut) {
+                    continue;
+                }
+                if step.after.iter().any(|&at| state.marks.get(at) == Some(&Mark::Failed)) {
+                    if let Some(mark) = state.marks.get_mut(position) {
+                        *mark = Mark::Failed;
                     }
                     if let Some(counts) = recorder.counts_mut(step.step) {
                         counts.skipped += 1;
                     }
                     continue;
                 }
+                let Some(template) = step.template(&state.rows) else { continue };
                 state.pending += 1;
                 let caller = Caller { vu: vu as u32, step: step.step, keep: Keep::Nothing };
                 let ticket = Ticket { vu: vu as u32, position };
-                self.engine.send(&step.template, caller, ticket, now, recorder);
+                self.engine.send(template, caller, ticket, now, recorder);
             }
             let Some(state) = self.vus.get_mut(vu) else { return };
             if state.pending > 0 {
