@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.lab import HYPERSCALE, PEERS, fetch, interleave, median, run, save, target
 
 VUS = 100
-DURATION_S = 8
+MESSAGES = 300_000
 ROUNDS = 3
 TIMES_MIN = 5.0
 
@@ -20,7 +20,8 @@ from hyperscale.testing import URL, WebsocketResponse
 
 class Load(Workflow):
     vus = {vus}
-    duration = "{seconds}s"
+    duration = "10m"
+    iterations = {messages}
 
     @step()
     async def say(self, url: URL = {url!r}) -> WebsocketResponse:
@@ -34,7 +35,8 @@ from hyperscale.testing import URL, WebsocketResponse
 
 class Load(Workflow):
     vus = {vus}
-    duration = "{seconds}s"
+    duration = "10m"
+    iterations = {messages}
 
     @step()
     async def say(self, url: URL = {url!r}) -> WebsocketResponse:
@@ -44,37 +46,35 @@ class Load(Workflow):
 """
 
 K6_SCRIPT = """
-import {{ WebSocket }} from 'k6/websockets';
+import {{ WebSocket }} from 'k6/experimental/websockets';
 export const options = {{
   scenarios: {{ all: {{
-    executor: 'per-vu-iterations', vus: {vus}, iterations: 1, maxDuration: '{seconds}s',
-    gracefulStop: '1s',
+    executor: 'per-vu-iterations', vus: {vus}, iterations: 1, maxDuration: '10m',
   }} }},
 }};
 export default function () {{
-  const end = Date.now() + {seconds} * 1000;
+  let left = {messages} / {vus};
   const socket = new WebSocket('{url}');
   socket.onopen = () => socket.send('hello');
-  socket.onmessage = () => {{ if (Date.now() < end) socket.send('hello'); else socket.close(); }};
+  socket.onmessage = () => {{ if (--left > 0) socket.send('hello'); else socket.close(); }};
 }}
 """
 
 LIBRARY = """
-import asyncio, time
+import asyncio
 import uvloop
 from websockets.asyncio.client import connect
 
 
-async def use(until):
+async def use():
     async with connect({url!r}, compression=None) as socket:
-        while time.monotonic() < until:
+        for _ in range({messages} // {vus}):
             await socket.send("hello")
             await socket.recv()
 
 
 async def main():
-    until = time.monotonic() + {seconds}
-    await asyncio.gather(*(use(until) for _ in range({vus})))
+    await asyncio.gather(*(use() for _ in range({vus})))
 
 
 uvloop.run(main())
@@ -90,7 +90,7 @@ def main() -> None:
 
         def tool(name: str, text: str, *command: object) -> Tool:
             file = place / name
-            file.write_text(text.format(url=url, vus=VUS, seconds=DURATION_S))
+            file.write_text(text.format(url=url, vus=VUS, messages=MESSAGES))
             words = [str(file) if word is ... else str(word) for word in command]
             return lambda: _per_cpu_second(base, words)
 
@@ -106,7 +106,7 @@ def main() -> None:
         )
     rows = {name: median(values) for name, values in seen.items()}
     lines = [
-        f"{VUS} sockets, {DURATION_S} s, round trips of a short text with the built-in target; "
+        f"{VUS} sockets, {MESSAGES:,} round trips of a short text with the built-in target; "
         f"median of {ROUNDS} rounds of messages per CPU second, start-up included.",
         "",
         "| tool | messages per CPU second | times websockets | times k6 |",

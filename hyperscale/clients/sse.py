@@ -8,6 +8,7 @@ from hyperscale.clients.streams import StreamClient
 from hyperscale.clients.templates import StreamOptions
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
+from hyperscale.testing.arguments import CLIENT_SCHEMES
 from hyperscale.testing.streams import SSEResponse
 
 _EVENTS_MAX = 1_000_000
@@ -18,7 +19,7 @@ class SSEClient(StreamClient[SSEResponse]):
 
     __slots__ = ()
     response_type = SSEResponse
-    schemes = ("http", "https")
+    schemes = tuple(CLIENT_SCHEMES["sse"])
 
     async def read(
         self,

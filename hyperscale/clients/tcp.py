@@ -4,6 +4,7 @@ from typing import Unpack
 
 from hyperscale.clients.library import Reply
 from hyperscale.clients.raw import RawClient, RawOptions
+from hyperscale.testing.arguments import CLIENT_SCHEMES
 from hyperscale.testing.streams import TCPResponse
 
 
@@ -12,7 +13,7 @@ class TCPClient(RawClient[TCPResponse]):
 
     __slots__ = ()
     response_type = TCPResponse
-    schemes = ("tcp", "tls")
+    schemes = tuple(CLIENT_SCHEMES["tcp"])
 
     def ping(self, url: str, **call: Unpack[RawOptions]) -> Reply[TCPResponse]:
         """Open a connection."""

@@ -8,6 +8,7 @@ from typing import Unpack
 
 from hyperscale.clients.library import Reply
 from hyperscale.clients.raw import RawClient, RawOptions
+from hyperscale.testing.arguments import CLIENT_SCHEMES
 from hyperscale.testing.streams import UDPResponse
 
 
@@ -16,7 +17,7 @@ class UDPClient(RawClient[UDPResponse]):
 
     __slots__ = ()
     response_type = UDPResponse
-    schemes = ("udp",)
+    schemes = tuple(CLIENT_SCHEMES["udp"])
 
     def ping(self, url: str, **call: Unpack[RawOptions]) -> Reply[UDPResponse]:
         """Send an empty line and wait for a datagram."""

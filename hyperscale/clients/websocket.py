@@ -7,6 +7,7 @@ from hyperscale.clients.library import Reply
 from hyperscale.clients.streams import StreamClient, message_of
 from hyperscale.clients.templates import StreamOptions
 from hyperscale.errors import InputError
+from hyperscale.testing.arguments import CLIENT_SCHEMES
 from hyperscale.testing.streams import WebsocketResponse
 
 _MESSAGES_MAX = 1_000_000
@@ -31,7 +32,7 @@ class WebsocketClient(StreamClient[WebsocketResponse]):
 
     __slots__ = ()
     response_type = WebsocketResponse
-    schemes = ("ws", "wss")
+    schemes = tuple(CLIENT_SCHEMES["websocket"])
 
     def connect(self, url: str, **call: Unpack[SocketOptions]) -> Reply[WebsocketResponse]:
         """Open the socket. The latency is that of the handshake; its status is 101."""

@@ -22,6 +22,7 @@ from hyperscale.graph.source import FunctionNode, client_call, self_name, tree_o
 from hyperscale.graph.static_steps import NotStatic, StaticCall, static_call
 from hyperscale.graph.workflow import Workflow
 from hyperscale.testing import HTTPResponse
+from hyperscale.testing.arguments import CLIENT_SCHEMES
 
 # Attributes of a response that do not need its body.
 BODILESS = frozenset(
@@ -78,12 +79,9 @@ def analyse(reading: Reading) -> dict[str, Insight]:
     return insights
 
 
-_WITH_URLS = ("graphql", "http", "sse", "tcp", "udp", "websocket")
-"""Clients whose calls begin with the URL of a server."""
-
-
-def literal_urls(reading: Reading) -> list[tuple[str, str]]:
-    """Return the URLs written into calls of the HTTP client, each with the place of its hook."""
+def literal_urls(reading: Reading) -> list[tuple[str, str, str]]:
+    """Return the URLs written into calls of clients that use the engine: the place of the hook, the
+    name of the client, the URL."""
     found = []
     for hook in reading.hooks:
         node = tree_of(hook.function)
@@ -91,13 +89,13 @@ def literal_urls(reading: Reading) -> list[tuple[str, str]]:
             continue
         for child in ast.walk(node):
             named = client_call(child, self_name(node))
-            if named is None or named[0] not in _WITH_URLS or not isinstance(child, ast.Call):
+            if named is None or named[0] not in CLIENT_SCHEMES or not isinstance(child, ast.Call):
                 continue
             at = 1 if named[1] == "request" else 0
             given = [word.value for word in child.keywords if word.arg == "url"] or child.args[at:]
             match given:
                 case [ast.Constant(value=str(url)), *_]:
-                    found.append((hook.where, url))
+                    found.append((hook.where, named[0], url))
     return found
 
 

@@ -37,7 +37,13 @@ from hyperscale.plan import (
 from hyperscale.plan.dag import ancestors, layers
 from hyperscale.plan.thresholds import Threshold, parse_threshold
 from hyperscale.testing import File, OptimizedArg
-from hyperscale.testing.arguments import FileContent, FilesValue, UrlValue, split_url
+from hyperscale.testing.arguments import (
+    CLIENT_SCHEMES,
+    FileContent,
+    FilesValue,
+    UrlValue,
+    split_url,
+)
 from hyperscale.testing.feed import FeedColumn
 from hyperscale.testing.graphql import DocumentValue, GraphQLSchema
 from hyperscale.testing.mix import Mix
@@ -256,9 +262,9 @@ def check_documents(reading: Reading, files: Mapping[str, str]) -> None:
 def _hosts(reading: Reading, files: Mapping[str, str]) -> tuple[str, ...]:
     """Return the addresses of literal URLs. Raises InputError for a request part that is wrong."""
     hosts: dict[str, None] = {}
-    for where, url in literal_urls(reading):
+    for where, client, url in literal_urls(reading):
         try:
-            split_url(url)  # a URL of HTTP: those of other servers have clients of their own
+            split_url(url, CLIENT_SCHEMES[client])
             hosts[UrlValue.wrap(url).authority] = None
         except InputError as error:
             raise InputError(f"{where}: {error.message}", hint=error.hint) from error

@@ -23,14 +23,19 @@ from hyperscale.testing.protocols import protocol_of, split_service_url
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _AUTH_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9\-]* +\S")
 _SCHEMES: dict[str, int | None] = {"http": 80, "https": 443}
-STREAM_SCHEMES: dict[str, int | None] = {
-    "ws": 80,
-    "wss": 443,
-    "tcp": None,
-    "tls": None,
-    "udp": None,
-}
+_SOCKET_SCHEMES: dict[str, int | None] = {"ws": 80, "wss": 443}
+_RAW_SCHEMES: dict[str, int | None] = dict.fromkeys(("tcp", "tls", "udp"))
+STREAM_SCHEMES = {**_SOCKET_SCHEMES, **_RAW_SCHEMES}
 """Schemes of streams, and their ports; None: a URL has to name one."""
+CLIENT_SCHEMES: dict[str, Mapping[str, int | None]] = {
+    "graphql": {**_SCHEMES, **_SOCKET_SCHEMES},
+    "http": _SCHEMES,
+    "sse": _SCHEMES,
+    "tcp": dict.fromkeys(("tcp", "tls")),
+    "udp": dict.fromkeys(("udp",)),
+    "websocket": _SOCKET_SCHEMES,
+}
+"""Schemes of each client that uses the native engine, the usual one first."""
 FILES_MAX = 10_000
 """Files that a `Directory` or a `FileGlob` may have."""
 
@@ -152,7 +157,9 @@ def split_url(value: str, schemes: Mapping[str, int | None] = _SCHEMES) -> Split
         scheme = f"scheme {parts.scheme!r}" if "://" in value else "no scheme"
         if parts.scheme == "dtls":
             hint = "DTLS is not supported; udp:// is"
-        raise InputError(f"{value!r} is not an http URL: it has {scheme}", hint=hint)
+        kind = next(iter(schemes))
+        article = "an" if kind == "http" else "a"
+        raise InputError(f"{value!r} is not {article} {kind} URL: it has {scheme}", hint=hint)
     if not parts.hostname:
         raise InputError(f"{value!r} is not a URL: it has no host", hint=hint)
     if port == 0:

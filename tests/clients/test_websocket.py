@@ -3,13 +3,16 @@
 import asyncio
 import base64
 import contextlib
+import gc
 import hashlib
 import json
+import resource
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +25,7 @@ from hyperscale.errors import InputError
 from hyperscale.testing import WebsocketResponse
 from tests.conftest import RunningTarget
 from tests.lab.clients import Lab, in_lab
+from tests.lab.command import results, run
 from tests.lab.waiting import until
 
 
@@ -392,3 +396,53 @@ def test_the_counts_of_the_target_are_those_of_the_recorder(target: RunningTarge
     counts = target.counts()
     assert counts["streams"]["websocket"]["messages_in"] == 1000
     assert counts["routes"] == {"/ws": {"GET": 20}}
+
+
+def test_an_idle_socket_takes_less_than_4_kb(target: RunningTarget) -> None:
+    url, count = f"ws://127.0.0.1:{target.port}/ws", 1000
+
+    def resident() -> int:
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    async def work(lab: Lab) -> float:
+        clients = [websocket(lab, number) for number in range(count)]
+        await clients[0].connect(url)
+        before = resident()
+        for at in range(1, count, 100):
+            await asyncio.gather(*(client.connect(url) for client in clients[at : at + 100]))
+        assert lab.hub.connections == count
+        return (resident() - before) / count
+
+    # The server's side of each socket is in this process too.
+    assert in_lab(work) < 2 * 4096
+
+
+@pytest.mark.parametrize("flags", [(), ("--no-compile",)])
+def test_a_run_counts_what_the_target_counts(
+    target: RunningTarget, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    (tmp_path / "chat.py").write_text(CHAT.replace("PORT", str(target.port)))
+    done = run("run", "chat.py", *flags, "--json", "r.json", cwd=tmp_path)
+    assert done.code == 0, done.stdout + done.stderr
+    step = results(tmp_path / "r.json")["workflows"][0]["steps"][0]
+    assert (step["ok"], step["sent"], step["failed"]) == (2000, 2000, 0)
+    counts = target.counts()
+    assert counts["streams"]["websocket"]["messages_in"] == 2000
+    assert counts["connections"]["peak"] == 10
+
+
+CHAT = """
+from hyperscale import Workflow, step
+from hyperscale.testing import URL, WebsocketResponse
+
+
+class Chat(Workflow):
+    vus = 10
+    duration = "2m"
+    iterations = 2000
+
+    @step()
+    async def say(self, url: URL = "ws://127.0.0.1:PORT/ws") -> WebsocketResponse:
+        return await self.client.websocket.exchange(url, text="hello")
+"""

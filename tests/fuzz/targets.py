@@ -20,6 +20,7 @@ import msgspec
 
 import hyperscale
 from hyperscale._native import CheckReport, MetricReport, Recorder, Report, ReportMerge
+from hyperscale.clients.auth import Challenge, SignedRequest
 from hyperscale.membership.core import Membership
 from hyperscale.membership.events import DatagramReceived, PushPullCompleted, PushPullRequested
 from hyperscale.membership.local_node import LocalIdentity
@@ -29,6 +30,8 @@ from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
 from hyperscale.sansio.core import Tick
 from hyperscale.stats.workflow import WorkflowStats
 from hyperscale.telemetry.http import Response, plain, respond
+from hyperscale.testing import Digest
+from hyperscale.testing.streams import Event
 from hyperscale.wire.admission import Admission, AdmissionWatermarks
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.certificate_identity import identity_from_uris
@@ -407,6 +410,17 @@ def reports(data: bytes) -> None:
     check(stats.latency("hit").count >= 0, "no histogram")
 
 
+def events(data: bytes) -> None:
+    """Server-sent events, and the challenge of a digest, as a server may write them."""
+    event = Event.parse(data)
+    check("\r" not in event.event and "\n" not in event.id, "a field has a line break")
+    challenge = Challenge.read([data.decode("latin-1"), "Digest " + data.decode("latin-1")])
+    if challenge is not None:
+        request = SignedRequest("GET", "http://host/path", b"")
+        answer = challenge.answer(Digest("user", "password"), request)
+        check(answer.startswith("Digest "), "no answer")
+
+
 TARGETS: dict[str, Target] = {
     target.__name__: target
     for target in (
@@ -421,6 +435,7 @@ TARGETS: dict[str, Target] = {
         certificates,
         http,
         reports,
+        events,
     )
 }
 
@@ -467,6 +482,9 @@ def _sized(body: bytes) -> bytes:
 def seeds(name: str) -> Iterator[bytes]:
     """Valid input, for fuzzers to bend."""
     match name:
+        case "events":
+            yield b"id: 7\nevent: add\ndata: one\ndata: two\nretry: 50\n"
+            yield b'Digest realm="r", nonce="n", qop="auth, auth-int", algorithm=SHA-256'
         case "frames":
             for kind, size in ((1, 0), (1, 100), (2, 300), (9, 200)):
                 yield b"\x02\x05\x09" + encode_head(kind, 1, 0, 1, size) + bytes(size)

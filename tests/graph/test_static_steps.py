@@ -134,6 +134,27 @@ def test_a_workflow_of_only_static_steps_is_static(
     assert files.blueprint(workflow(body)).why_not_static is why
 
 
+@pytest.mark.parametrize(
+    ("call", "result", "is_static"),
+    [
+        ("websocket.exchange('ws://h/', text='x')", "WebsocketResponse", True),
+        ("tcp.exchange('tcp://h:1', data=b'x', until=b'.')", "TCPResponse", True),
+        ("udp.send('udp://h:1', text='x')", "UDPResponse", True),
+        ("http.stream('http://h/')", "StreamedResponse", False),
+        ("sse.read('http://h/', events=1)", "SSEResponse", False),
+        ("graphql.query('http://h/', '{ me }')", "GraphQLResponse", False),
+    ],
+)
+def test_calls_on_streams_are_static_where_the_native_program_can_make_them(
+    files: Files, call: str, result: str, is_static: bool
+) -> None:
+    text = f"@step()\nasync def s(self) -> {result}:\n    return await self.client.{call}\n"
+    found = static(files, text)
+    assert isinstance(found, StaticCall) == is_static
+    if isinstance(found, StaticCall):
+        assert found.client == call.partition(".")[0]
+
+
 def test_steps_ordered_without_taking_results_stay_static(files: Files) -> None:
     after = PLAIN.replace("async def s", "async def t").replace("@step()", "@step('s')")
     assert isinstance(static(files, PLAIN + after), StaticCall)
