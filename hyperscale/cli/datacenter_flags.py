@@ -10,7 +10,7 @@ from hyperscale.gates.committed.transitions import DATACENTERS_MAX
 
 _FLAGS = (
     *("datacenter", "datacenters", "fallback", "all_or_nothing", "vus_per_datacenter"),
-    *("start_timeout", "lost_after"),
+    *("start_timeout", "lost_after", "spill_over"),
 )
 
 
@@ -29,6 +29,11 @@ def add_datacenter_flags(parser: argparse.ArgumentParser) -> None:
     add("--start-timeout", metavar="D", help=about)
     about = "how long after its own deadline a silent datacenter is given up (default: 2m)"
     add("--lost-after", metavar="D", help=about)
+    about = (
+        "move a part that waits in a datacenter's queue for this long to another datacenter with "
+        "free cores (default: it waits; named datacenters need --fallback as well)"
+    )
+    add("--spill-over", metavar="D", help=about)
 
 
 def datacenter_options(args: argparse.Namespace, *, has_gates: bool) -> dict[str, Any]:
@@ -47,7 +52,7 @@ def datacenter_options(args: argparse.Namespace, *, has_gates: bool) -> dict[str
     if args.datacenters is not None:
         count = whole_number(args.datacenters, "--datacenters", most=DATACENTERS_MAX)
     waits = {}
-    for flag in ("start_timeout", "lost_after"):
+    for flag in ("start_timeout", "lost_after", "spill_over"):
         if (given_s := getattr(args, flag)) is not None:
             parse_duration_s(given_s, where=f"--{flag.replace('_', '-')}")
             waits[flag] = given_s

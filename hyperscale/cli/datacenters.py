@@ -11,7 +11,7 @@ from hyperscale.client.client import HyperscaleClient
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError, RunError
 from hyperscale.gates.datacenters.registry import DatacenterState
-from hyperscale.gates.messages import DatacenterRow, ListDatacentersReply
+from hyperscale.gates.messages import DatacenterRow
 
 DESCRIPTION = """\
 List the datacenters that registered with the gates: whether a gate reaches them, their health, and
@@ -83,8 +83,10 @@ async def _run(args: argparse.Namespace, timeout_s: float) -> int:
                 "this cluster has no gates", hint="only gates know datacenters; --gate names one"
             )
         if args.action is None:
-            rows = await client.list_datacenters()
-            print_reply(args, ListDatacentersReply(datacenters=rows), _text(rows))
+            reply = await client.get_datacenter_list()
+            print_reply(args, reply, _text(reply.datacenters))
+            for warning in reply.warnings:
+                print_warning(warning)
             return 0
         await client.change_datacenter(args.name, _STATES[args.action], force=args.force)
         if args.action == "drain" and not args.no_wait:

@@ -12,7 +12,7 @@ EPILOG = f"""\
 {NODE_HELP.format(role="gate")}
 examples:
   hyperscale gate                                        on 127.0.0.1:9300
-  hyperscale gate --founders 3 --failure-domain eu --seed gate-1.internal:9300 \\
+  hyperscale gate --founders 3 --region eu --seed gate-1.internal:9300 \\
       --host 0.0.0.0 --secret-file cluster.secret        one of three gates
   hyperscale manager --datacenter east --gates-seeds 127.0.0.1:9300
   hyperscale datacenters --gate 127.0.0.1:9300           list the datacenters it knows

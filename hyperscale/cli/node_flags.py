@@ -40,7 +40,10 @@ def add_node_flags(parser: argparse.ArgumentParser, *, role: str = "manager") ->
     for setting in settings():
         if setting.section not in by_section:
             by_section[setting.section] = parser.add_argument_group(f"[{setting.section}]")
-        _add(by_section[setting.section], setting, role)
+        # The failure domain of a gate is its region.
+        is_region = role == "gate" and setting.name == "node.failure_domain"
+        flags = (setting.flag, "--region") if is_region else (setting.flag,)
+        _add(by_section[setting.section], setting, role, *flags)
 
 
 def add_connection_flags(parser: argparse.ArgumentParser, *, key_flags: Sequence[str]) -> None:

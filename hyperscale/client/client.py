@@ -173,6 +173,7 @@ class HyperscaleClient:
         vus_per_datacenter: bool = False,
         start_timeout: str | float = 30.0,
         lost_after: str | float = 120.0,
+        spill_over: str | float | None = None,
         on_isolation: str = "stop",
         log_level: str = "info",
         static: bool = True,
@@ -195,7 +196,8 @@ class HyperscaleClient:
         a datacenter does not complete, the others go on (`on_datacenter_lost="best_effort"`) or
         are stopped ("all_or_nothing"). Virtual users and iterations are split over datacenters,
         unless `vus_per_datacenter`. After `start_timeout` datacenters that are ready start without
-        the others; `lost_after` its own deadline, a silent datacenter is given up.
+        the others; `lost_after` its own deadline, a silent datacenter is given up. A part that
+        waits in a queue for longer than `spill_over` goes to another datacenter.
 
         With `report_from="manager"` the leader of the job sends the result to the reporters of its
         own configuration: to those that `report` names, or to all.
@@ -222,6 +224,7 @@ class HyperscaleClient:
                 vus_per_datacenter=vus_per_datacenter,
                 start_timeout=start_timeout,
                 lost_after=lost_after,
+                spill_over=spill_over,
                 on_isolation=on_isolation,
                 log_level=log_level,
                 static=static,
@@ -298,9 +301,12 @@ class HyperscaleClient:
 
     async def list_datacenters(self) -> list[DatacenterRow]:
         """Return the datacenters that the gates know, by name, with health and capacity."""
+        return (await self.get_datacenter_list()).datacenters
+
+    async def get_datacenter_list(self) -> ListDatacentersReply:
+        """Return the datacenters, and warnings about the gates themselves."""
         self._require_gates()
-        reply = await self._cluster.ask(ListDatacenters(), ListDatacentersReply)
-        return reply.datacenters
+        return await self._cluster.ask(ListDatacenters(), ListDatacentersReply)
 
     async def change_datacenter(
         self, name: str, state: DatacenterState, *, force: bool = False

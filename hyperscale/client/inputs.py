@@ -169,4 +169,7 @@ def across_of(job: JobSubmission, datacenters: Sequence[str]) -> GlobalOptions:
         vus_per_datacenter=job.vus_per_datacenter,
         start_timeout_s=parse_duration_s(job.start_timeout, where="start_timeout"),
         lost_after_s=parse_duration_s(job.lost_after, where="lost_after"),
+        spill_over_s=(
+            None if job.spill_over is None else parse_duration_s(job.spill_over, where="spill_over")
+        ),
     )

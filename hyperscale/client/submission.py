@@ -54,6 +54,7 @@ class JobSubmission:
     vus_per_datacenter: bool = False
     start_timeout: str | float = 30.0
     lost_after: str | float = 120.0
+    spill_over: str | float | None = None
     on_isolation: str = "stop"
     log_level: str = "info"
     static: bool = True

@@ -2,11 +2,13 @@
 
 import inspect
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from hyperscale.client.messages import WatchJobUpdate
+from hyperscale.client.push_limit import PushLimit
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.state import (
     JOB_ENDS,
@@ -122,6 +124,11 @@ class JobFinalResult:
     result: RunResult  # all of it, as `hyperscale run --json` writes it
     exit_code: int = 0
 
+    def as_progress(self) -> "list[WindowedStatsPush]":
+        """Return the last numbers of each workflow that ran."""
+        ran = [workflow for workflow in self.workflow_results if workflow.elapsed_seconds]
+        return [_last_progress(self.job_id, workflow) for workflow in ran]
+
     def as_status(self) -> JobStatusPush:
         """Return the last status update of the job."""
         workflows = self.workflow_results
@@ -136,6 +143,30 @@ class JobFinalResult:
             elapsed_seconds=self.elapsed_seconds,
             is_final=True,
         )
+
+
+def _last_progress(job_id: str, workflow: WorkflowResult) -> WindowedStatsPush:
+    return WindowedStatsPush(
+        job_id=job_id,
+        workflow_id=workflow.name,
+        workflow_name=workflow.name,
+        completed_count=workflow.ok,
+        failed_count=workflow.failed,
+        rate_per_second=workflow.rate_per_second,
+        elapsed_seconds=workflow.elapsed_seconds,
+        step_stats=tuple(
+            StepStats(
+                step_name=step.name,
+                completed_count=step.ok,
+                failed_count=step.failed,
+                total_count=step.total,
+            )
+            for step in workflow.steps
+        ),
+        worker_count=len(workflow.workers),
+        sent=workflow.sent,
+        requests_per_second=workflow.requests_per_second,
+    )
 
 
 def status_of(news: WatchJobUpdate) -> JobStatusPush:
@@ -234,13 +265,16 @@ async def call_back(
     """Call the callbacks, one after the other, until the job has ended; its end comes last."""
     reported: set[str] = set()  # workflows whose results were passed on
     status: JobStatus | None = None
+    limit = PushLimit()
     async for news in updates:
-        for progress in progress_of(news):
+        for progress in limit.admit(list(progress_of(news)), now_s=time.monotonic()):
             await _call(on_progress, progress)
         pushes, final = results_in(news), None
         if news.job.status in JOB_ENDS:
             final = await final_result(news)
             pushes = (WorkflowResultPush.of(final.job_id, row) for row in final.workflow_results)
+            for last in final.as_progress():  # the last numbers are always passed on
+                await _call(on_progress, last)
         for push in pushes:
             if push.workflow_id not in reported:
                 reported.add(push.workflow_id)

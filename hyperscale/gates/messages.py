@@ -97,6 +97,7 @@ class ReportAssignment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     datacenter: str
     status: JobStatus
     is_ready: bool = False  # every part that can begin is prepared
+    is_queued: bool = False  # nothing of it has cores yet
     extension_s: float = 0.0  # the largest extension of a worker that has not lapsed
     running_s: float = 0.0  # how long ago its load began; 0: it has not
     reports: list[bytes] = field(default_factory=list)  # one per workflow, merged
@@ -197,6 +198,7 @@ class DatacenterRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 @message(kind=525, priority=MessagePriority.NORMAL, size=SizeClass.MEDIUM, senders=_GATES)
 class ListDatacentersReply(Struct, frozen=True, kw_only=True):
     datacenters: list[DatacenterRow] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)  # about the gates themselves
 
 
 @message(kind=526, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_ASKING)

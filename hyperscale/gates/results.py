@@ -124,6 +124,27 @@ def _short_segment(segment: Segment, datacenter: str) -> Segment:
     return replace(segment, worker=f"{datacenter}/{segment.worker}", report=b"")
 
 
+def is_readable(result: bytes, job: GlobalJob | None, part: DatacenterAssignment | None) -> bool:
+    """Return True if what a datacenter delivered is a record of its own part, and of nothing else.
+
+    Datacenters are not trusted: one unreadable record would make the results of all unreadable.
+    """
+    if job is None or part is None:
+        return False
+    try:
+        record = decode_job(result)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+    if record.workflows.keys() != {plan.name for plan in job.plan.workflows}:
+        return False
+    name = part.datacenter
+    return all(
+        all(each.worker == name and each.first_slot == part.index for each in workflow.parts)
+        and all(gap.worker.partition("/")[0] == name for gap in workflow.gaps)
+        for workflow in record.workflows.values()
+    )
+
+
 def datacenter_share(workflow: WorkflowState, datacenter: str) -> WorkflowState:
     """Return what one datacenter has of a workflow of a merged record."""
     parts = [part for part in workflow.parts if part.worker == datacenter]

@@ -5,6 +5,7 @@ from hyperscale.gates.datacenters.registry import (
     entries_of,
     moved,
     name_problem,
+    region_warning,
     registered,
 )
 from hyperscale.ledger.topology import REGISTRY_BYTES_MAX, RegistryChanged, Topology
@@ -66,3 +67,10 @@ def test_a_name_with_a_slash_or_control_characters_is_refused() -> None:
     assert name_problem("eu-west-1") is None
     for name in ("", "a/b", "a\nb", "x" * 65):
         assert name_problem(name), name
+
+
+def test_a_region_with_a_majority_of_three_or_more_gates_is_named_in_a_warning() -> None:
+    assert region_warning(["eu", "eu"]) == ""
+    assert region_warning(["eu", "us", "asia"]) == ""
+    assert region_warning(["eu", "eu", "us", "us"]) == ""
+    assert "2 of 3 gates are in region eu" in region_warning(["eu", "us", "eu"])

@@ -34,6 +34,7 @@ class GlobalOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout_s: float | None = None  # of the job, from submission to end
     start_timeout_s: float = 30.0  # how long those that are ready wait for the others
     lost_after_s: float = 120.0  # after the datacenter's own deadline
+    spill_over_s: float | None = None  # how long a part may wait in a queue; None: for ever
     job: JobOptions = field(default_factory=JobOptions)  # within each datacenter
 
 
@@ -58,7 +59,8 @@ class DatacenterShare(Struct, frozen=True, kw_only=True):
 class DatacentersAssigned(Struct, tag="assigned", frozen=True, kw_only=True):
     """Datacenters get their parts of the job. Committed before any of them hears of it.
 
-    With `replaces` one datacenter gets the part of another that has definitely refused it.
+    With `replaces` one datacenter gets the part of another that has definitely refused it, was
+    removed, or gave it back from its queue.
     """
 
     job: str
@@ -112,6 +114,16 @@ class DatacenterLost(Struct, tag="lost", frozen=True, kw_only=True):
     reason: str
     result: bytes = b""
     began_ms: int = 0
+    is_removed: bool = False  # an operator says that nothing runs there any more
+
+
+class AssignmentRecalled(Struct, tag="recalled", frozen=True, kw_only=True):
+    """A part that waits in the queue of a busy datacenter is to go to another one. It is cancelled
+    there first, so that it never runs in both."""
+
+    job: str
+    datacenter: str
+    reason: str
 
 
 class GlobalCancelRequested(Struct, tag="cancel", frozen=True, kw_only=True):
@@ -139,6 +151,7 @@ GlobalJobEvent = (
     | GlobalStartOrdered
     | DatacenterFinished
     | DatacenterLost
+    | AssignmentRecalled
     | GlobalCancelRequested
     | GlobalJobFinished
 )

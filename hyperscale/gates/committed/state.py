@@ -35,6 +35,13 @@ ASSIGNMENT_MOVES: dict[AssignmentStatus, frozenset[AssignmentStatus]] = {
 ASSIGNMENT_ENDS = frozenset({_A.REFUSED, _A.LOST, _A.FINISHED})
 
 
+class Withdrawal(Enum):
+    """Why a part that was assigned is taken from its datacenter."""
+
+    REMOVED = "removed"  # the datacenter was removed: nothing runs there
+    RECALLED = "recalled"  # it waited in the queue: it is cancelled there, to go to another one
+
+
 class DatacenterAssignment(Struct, kw_only=True, omit_defaults=True):
     """One datacenter's part of a global job."""
 
@@ -51,7 +58,7 @@ class DatacenterAssignment(Struct, kw_only=True, omit_defaults=True):
     replaced_by: str = ""
     assigned_ms: int = 0
     began_ms: int = 0  # when its load began; 0: not known
-    ended_ms: int = 0
+    withdrawn: Withdrawal | None = None  # why another datacenter may get it
     is_late: bool = False  # its result came after the job had ended; it is in no total
 
     @property
@@ -66,6 +73,15 @@ class DatacenterAssignment(Struct, kw_only=True, omit_defaults=True):
     def is_counted(self) -> bool:
         """True unless another datacenter has taken its place."""
         return not self.replaced_by
+
+    @property
+    def is_vacant(self) -> bool:
+        """True if nobody runs this part, for certain, and another datacenter may."""
+        if self.replaced_by:
+            return False
+        if self.withdrawn is Withdrawal.RECALLED:
+            return self.ended_as is JobStatus.CANCELLED
+        return self.status is AssignmentStatus.REFUSED or self.withdrawn is Withdrawal.REMOVED
 
     def become(self, status: AssignmentStatus) -> None:
         """Move to `status`. The only writer of it."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from hyperscale.gates.committed.events import (
     AssignmentAccepted,
+    AssignmentRecalled,
     AssignmentRefused,
     DatacenterFinished,
     DatacenterLost,
@@ -18,7 +19,12 @@ from hyperscale.gates.committed.events import (
     GlobalJobFinished,
     GlobalStartOrdered,
 )
-from hyperscale.gates.committed.state import AssignmentStatus, DatacenterAssignment, GlobalJob
+from hyperscale.gates.committed.state import (
+    AssignmentStatus,
+    DatacenterAssignment,
+    GlobalJob,
+    Withdrawal,
+)
 from hyperscale.jobs.committed.events import Code, JobStatus
 from hyperscale.jobs.committed.job_table import Refuse
 from hyperscale.jobs.committed.state import JOB_ENDS, Stop
@@ -53,7 +59,7 @@ def assigned(job: GlobalJob, event: DatacentersAssigned, now_ms: int) -> bool:
         )
     if replaced is not None:
         replaced.replaced_by = names[0]
-    job.routing = event.routing or job.routing
+    job.routing = job.routing or event.routing  # the choice of the job, not of a replacement
     if job.status is JobStatus.SUBMITTED:
         job.become(JobStatus.DISPATCHING)
     return True
@@ -62,14 +68,14 @@ def assigned(job: GlobalJob, event: DatacentersAssigned, now_ms: int) -> bool:
 def _replaced(
     job: GlobalJob, event: DatacentersAssigned, names: list[str]
 ) -> DatacenterAssignment | None:
-    """Return the assignment that is replaced: only one that was definitely refused can be."""
+    """Return the assignment that is replaced: only one that nobody runs, for certain, can be."""
     if not event.replaces:
         if job.assignments:
             raise Refuse(Code.TERMINAL, f"global job {job.id} has its datacenters already")
         return None
     found = job.assignment(event.replaces)
-    if found is None or found.status is not AssignmentStatus.REFUSED or found.replaced_by:
-        raise Refuse(Code.TERMINAL, f"{event.replaces} has not refused {job.id}, or is replaced")
+    if found is None or not found.is_vacant:
+        raise Refuse(Code.TERMINAL, f"{event.replaces} may run {job.id}, or is replaced")
     if len(names) != 1:
         raise Refuse(Code.INVALID, f"{len(names)} datacenters cannot replace one")
     return found
@@ -84,14 +90,14 @@ def accepted(job: GlobalJob, event: AssignmentAccepted, now_ms: int) -> bool:  #
     return True
 
 
-def refused(job: GlobalJob, event: AssignmentRefused, now_ms: int) -> bool:
+def refused(job: GlobalJob, event: AssignmentRefused, now_ms: int) -> bool:  # noqa: ARG001 -- one signature
     assignment = _assignment(job, event.datacenter)
     if assignment.status is AssignmentStatus.REFUSED:
         return False
     if assignment.status is not AssignmentStatus.ASSIGNED:
         raise Refuse(Code.TERMINAL, f"{event.datacenter} is {assignment.status.value}")
     assignment.become(AssignmentStatus.REFUSED)
-    assignment.reason, assignment.ended_ms = event.reason, now_ms
+    assignment.reason = event.reason
     _conclude(job)
     return True
 
@@ -110,7 +116,7 @@ def start_ordered(job: GlobalJob, event: GlobalStartOrdered, now_ms: int) -> boo
     return True
 
 
-def finished_datacenter(job: GlobalJob, event: DatacenterFinished, now_ms: int) -> bool:
+def finished_datacenter(job: GlobalJob, event: DatacenterFinished, now_ms: int) -> bool:  # noqa: ARG001 -- one signature
     assignment = _assignment(job, event.datacenter)
     if event.status not in JOB_ENDS:
         raise Refuse(Code.INVALID, f"no datacenter ends a job as {event.status.value}")
@@ -121,7 +127,7 @@ def finished_datacenter(job: GlobalJob, event: DatacenterFinished, now_ms: int) 
     assignment.become(AssignmentStatus.FINISHED)
     assignment.is_late = job.has_ended
     assignment.ended_as, assignment.reason = event.status, event.reason
-    assignment.elapsed_s, assignment.ended_ms = event.elapsed_s, now_ms
+    assignment.elapsed_s = event.elapsed_s
     assignment.began_ms = event.began_ms
     assignment.local_job = event.local_job or assignment.local_job
     # The record of an ended job is in history; a late result is a row of its own there.
@@ -130,14 +136,25 @@ def finished_datacenter(job: GlobalJob, event: DatacenterFinished, now_ms: int) 
     return True
 
 
-def lost(job: GlobalJob, event: DatacenterLost, now_ms: int) -> bool:
+def lost(job: GlobalJob, event: DatacenterLost, now_ms: int) -> bool:  # noqa: ARG001 -- one signature
     assignment = _assignment(job, event.datacenter)
     if assignment.has_ended:
         return False
     assignment.become(AssignmentStatus.LOST)
-    assignment.reason, assignment.ended_ms = event.reason, now_ms
+    assignment.reason = event.reason
     assignment.result, assignment.began_ms = event.result, event.began_ms
+    assignment.withdrawn = Withdrawal.REMOVED if event.is_removed else assignment.withdrawn
     _conclude(job)
+    return True
+
+
+def recalled(job: GlobalJob, event: AssignmentRecalled, now_ms: int) -> bool:  # noqa: ARG001 -- one signature
+    assignment = _assignment(job, event.datacenter)
+    if assignment.withdrawn is not None:
+        return False
+    if assignment.has_ended or job.stop is not None:
+        raise Refuse(Code.TERMINAL, f"{event.datacenter} cannot give {job.id} back any more")
+    assignment.withdrawn, assignment.reason = Withdrawal.RECALLED, event.reason
     return True
 
 
@@ -164,8 +181,8 @@ def job_finished(job: GlobalJob, event: GlobalJobFinished, now_ms: int) -> bool:
 def _conclude(job: GlobalJob) -> None:
     """Note that all that is missing is the end of the job, unless a part can be replaced."""
     is_open = any(True for _ in job.open_assignments())
-    has_refused = any(each.status is AssignmentStatus.REFUSED for each in job.counted())
-    if job.status is JobStatus.RUNNING and not is_open and not has_refused:
+    is_vacant = any(each.is_vacant for each in job.counted())
+    if job.status is JobStatus.RUNNING and not is_open and not is_vacant:
         job.become(JobStatus.COMPLETING)
 
 
@@ -183,6 +200,7 @@ GLOBAL_TRANSITIONS: dict[type[GlobalJobEvent], Callable[[GlobalJob, Any, int], b
     GlobalStartOrdered: start_ordered,
     DatacenterFinished: finished_datacenter,
     DatacenterLost: lost,
+    AssignmentRecalled: recalled,
     GlobalCancelRequested: cancelled,
     GlobalJobFinished: job_finished,
 }

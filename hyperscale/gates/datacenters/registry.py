@@ -6,7 +6,8 @@ gate knows every datacenter, also right after its start. What probes say is not 
 (`monitor`).
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -73,6 +74,21 @@ def moved(registry: Mapping[str, bytes], name: str, state: DatacenterState) -> E
     if entry.state is state:
         return None
     return EntryChange(before, _encode(msgspec.structs.replace(entry, state=state)))
+
+
+def region_warning(regions: Sequence[str]) -> str:
+    """Return a warning if one region has a majority of at least three gates; empty if none has.
+
+    `regions` has one entry for each gate."""
+    if len(regions) < 3:
+        return ""
+    region, gates = Counter(regions).most_common(1)[0]
+    if gates <= len(regions) // 2:
+        return ""
+    return (
+        f"{gates} of {len(regions)} gates are in region {region}: if it fails, no gate takes jobs "
+        "or commits results (start gates in other regions with --region)"
+    )
 
 
 def name_problem(name: str) -> str | None:

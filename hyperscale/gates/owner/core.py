@@ -20,7 +20,7 @@ from hyperscale.gates.committed.events import (
     GlobalOptions,
 )
 from hyperscale.gates.committed.machine import GlobalJobMachine
-from hyperscale.gates.committed.state import AssignmentStatus, GlobalJob
+from hyperscale.gates.committed.state import AssignmentStatus, DatacenterAssignment, GlobalJob
 from hyperscale.gates.datacenters.routing import DatacenterChoice, RoutingRefusal
 from hyperscale.gates.messages import (
     AssignJob,
@@ -48,6 +48,7 @@ from hyperscale.gates.owner.events import (
 )
 from hyperscale.gates.owner.reconcile import GlobalReconciler
 from hyperscale.gates.owner.state import GlobalProgress, OwnerState
+from hyperscale.gates.results import is_readable
 from hyperscale.gates.slices import PlanShare
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.plan import Plan
@@ -135,7 +136,8 @@ class GlobalJobOwner:
         for job in list(self._machine.jobs()):
             assignment = job.assignment(removed.datacenter)
             if assignment is not None and not assignment.has_ended:
-                self._reconciler.lose(job, assignment, f"{removed.datacenter} was removed")
+                reason = f"{removed.datacenter} was removed"
+                self._reconciler.lose(job, assignment, reason, is_removed=True)
 
     def _answered(self, event: AssignmentAnswered) -> None:
         state, command, reply = self.state, event.command, event.reply
@@ -186,16 +188,7 @@ class GlobalJobOwner:
         job = self._machine.job(report.job)
         assignment = None if job is None else job.assignment(report.datacenter)
         if isinstance(report, DeliverAssignmentResult):
-            finished = DatacenterFinished(
-                job=report.job,
-                datacenter=report.datacenter,
-                status=report.status,
-                reason=report.reason,
-                local_job=report.local_job,
-                elapsed_s=report.elapsed_s,
-                result=report.result,
-                began_ms=self._began_ms(job, report.datacenter),
-            )
+            finished = self._finished(report, job, assignment)
             waiting = state.unanswered.setdefault((report.job, report.datacenter), [])
             waiting.append(event.token)
             del waiting[:-_WAITING_MAX]
@@ -216,6 +209,27 @@ class GlobalJobOwner:
         )
         state.effects.append(AnswerDatacenter(event.token, reply))
 
+    def _finished(
+        self,
+        report: DeliverAssignmentResult,
+        job: GlobalJob | None,
+        assignment: DatacenterAssignment | None,
+    ) -> DatacenterFinished:
+        status, reason, result = report.status, report.reason, report.result
+        if assignment is not None and result and not is_readable(result, job, assignment):
+            status, result = JobStatus.FAILED, b""
+            reason = "it sent a result that cannot be read"
+        return DatacenterFinished(
+            job=report.job,
+            datacenter=report.datacenter,
+            status=status,
+            reason=reason,
+            local_job=report.local_job,
+            elapsed_s=report.elapsed_s,
+            result=result,
+            began_ms=self._began_ms(job, report.datacenter),
+        )
+
     def _began_ms(self, job: GlobalJob | None, datacenter: str) -> int:
         """Return when a datacenter's load began, if it was heard while it ran."""
         # A late result of a job that is over must not bring its memory back.
@@ -231,6 +245,10 @@ class GlobalJobOwner:
         heard.is_ready = heard.is_ready or report.is_ready
         heard.extension_s = report.extension_s
         heard.extended_until_s = state.now_s + _EXTENSION_HEARD_S
+        if report.is_queued and heard.queued_since_s is None:
+            heard.queued_since_s = state.now_s
+        elif not report.is_queued:
+            heard.queued_since_s = None
         if report.running_s > 0:
             # The report that was fastest on its way tells best when the load began.
             way_s = state.datacenters.rtts_s.get(report.datacenter, 0.0) / 2

@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from hyperscale.gates.committed.events import (
+    AssignmentRecalled,
     DatacenterLost,
     DatacentersAssigned,
     DatacenterShare,
@@ -12,7 +13,13 @@ from hyperscale.gates.committed.events import (
     GlobalStartOrdered,
     LossPolicy,
 )
-from hyperscale.gates.committed.state import AssignmentStatus, DatacenterAssignment, GlobalJob
+from hyperscale.gates.committed.state import (
+    AssignmentStatus,
+    DatacenterAssignment,
+    GlobalJob,
+    Withdrawal,
+)
+from hyperscale.gates.datacenters.health import DatacenterHealth
 from hyperscale.gates.datacenters.routing import (
     DatacenterChoice,
     RoutingRefusal,
@@ -55,7 +62,7 @@ class GlobalReconciler:
             else:
                 self._assign(job)
             return
-        replacing = self._replace_refused(job) if job.stop is None else frozenset()
+        replacing = self._fill_vacancies(job) if job.stop is None else frozenset()
         if job.stop is None and job.options.policy is LossPolicy.ALL_OR_NOTHING:
             self._give_up_on_failure(job, replacing)
         for assignment in job.assignments:
@@ -130,22 +137,22 @@ class GlobalReconciler:
             )
         )
 
-    def _replace_refused(self, job: GlobalJob) -> frozenset[str]:
-        """Give the parts that were definitely refused to others, if that is allowed. Return the
-        datacenters whose replacement is under way.
+    def _fill_vacancies(self, job: GlobalJob) -> frozenset[str]:
+        """Give the parts that nobody runs to others, if that is allowed. Return the datacenters
+        whose replacement is under way.
 
         An assignment with an unknown outcome is never replaced: it may be running."""
         if job.options.datacenters and not job.options.fallback:
             return frozenset()
         replacing = set()
-        for refused in job.assignments:
-            if refused.status is AssignmentStatus.REFUSED and not refused.replaced_by:
+        for vacant in job.assignments:
+            if vacant.is_vacant:
                 taken = frozenset(each.datacenter for each in job.assignments)
                 decision = self.route(job.key, job.options, instead_of=taken)
                 if isinstance(decision, DatacenterChoice):
-                    share = {decision.primary[0]: refused.workflows}
-                    self._propose_shares(job, share, decision, replaces=refused.datacenter)
-                    replacing.add(refused.datacenter)
+                    share = {decision.primary[0]: vacant.workflows}
+                    self._propose_shares(job, share, decision, replaces=vacant.datacenter)
+                    replacing.add(vacant.datacenter)
         return frozenset(replacing)
 
     # --- delivering -------------------------------------------------------------------------
@@ -158,20 +165,47 @@ class GlobalReconciler:
             reason = f"not heard for {job.options.lost_after_s:g} s after its own deadline"
             self.lose(job, assignment, reason)
         elif job.stop is not None:
-            state.deliver(
-                assignment.datacenter,
-                CancelAssignment(
-                    job=job.id,
-                    group=state.group,
-                    term=state.term,
-                    reason=job.stop.reason,
-                    status=job.stop.status,
-                ),
+            self._deliver_cancel(job, assignment, job.stop.reason, job.stop.status)
+        elif assignment.withdrawn is Withdrawal.RECALLED:
+            self._deliver_cancel(job, assignment, assignment.reason, JobStatus.CANCELLED)
+        elif self._spills_over(job, progress, assignment):
+            reason = f"it waited in the queue of {assignment.datacenter} for too long"
+            state.propose(
+                AssignmentRecalled(job=job.id, datacenter=assignment.datacenter, reason=reason)
             )
         elif assignment.status is AssignmentStatus.ASSIGNED:
             self._deliver_assignment(job, assignment)
         elif job.started_ms and progress.heard_of(assignment.datacenter).is_ready:
             self._deliver_start(job, progress, assignment)
+
+    def _deliver_cancel(
+        self, job: GlobalJob, assignment: DatacenterAssignment, reason: str, status: JobStatus
+    ) -> None:
+        state = self._state
+        state.deliver(
+            assignment.datacenter,
+            CancelAssignment(
+                job=job.id, group=state.group, term=state.term, reason=reason, status=status
+            ),
+        )
+
+    def _spills_over(
+        self, job: GlobalJob, progress: GlobalProgress, assignment: DatacenterAssignment
+    ) -> bool:
+        """Return True if a part has waited for cores as long as it may, and another datacenter has
+        some."""
+        options, heard = job.options, progress.heard_of(assignment.datacenter)
+        if options.spill_over_s is None or (options.datacenters and not options.fallback):
+            return False
+        since_s = heard.queued_since_s
+        if since_s is None or self._state.now_s - since_s < options.spill_over_s:
+            return False
+        taken = frozenset(each.datacenter for each in job.assignments)
+        decision = self.route(job.key, options, instead_of=taken)
+        return (
+            isinstance(decision, DatacenterChoice)
+            and decision.worst_health is DatacenterHealth.HEALTHY
+        )
 
     def _deliver_assignment(self, job: GlobalJob, assignment: DatacenterAssignment) -> None:
         state = self._state
@@ -232,7 +266,14 @@ class GlobalReconciler:
 
     # --- ending -----------------------------------------------------------------------------
 
-    def lose(self, job: GlobalJob, assignment: DatacenterAssignment, reason: str) -> None:
+    def lose(
+        self,
+        job: GlobalJob,
+        assignment: DatacenterAssignment,
+        reason: str,
+        *,
+        is_removed: bool = False,
+    ) -> None:
         """Conclude without a datacenter: what it reported counts, the rest is a gap."""
         state, name = self._state, assignment.datacenter
         heard = state.job(job).heard_of(name)
@@ -245,6 +286,7 @@ class GlobalReconciler:
                 reason=reason,
                 result=heard_record(job, assignment, heard.statistics, cores=cores),
                 began_ms=0 if heard.began_s is None else max(1, state.ms_of(heard.began_s)),
+                is_removed=is_removed,
             )
         )
 

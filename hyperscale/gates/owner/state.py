@@ -29,6 +29,7 @@ class Heard:
     at_s: float
     is_ready: bool = False
     began_s: float | None = None  # when its load began, on the clock of this owner
+    queued_since_s: float | None = None  # since when it reports that it waits for cores
     extension_s: float = 0.0
     extended_until_s: float = 0.0
     statistics: DatacenterStatistics | None = None  # None: it has sent none

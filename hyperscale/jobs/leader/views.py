@@ -78,6 +78,11 @@ def _is_ready(state: LeaderState, job: Job, name: str, workflow: WorkflowState) 
     )
 
 
+def is_queued(state: LeaderState, job: Job) -> bool:
+    """Return True if nothing of the job has cores, and it waits for some."""
+    return job.status is JobStatus.SUBMITTED and state.requests.position(job.id)[0] > 0
+
+
 def extension_s(state: LeaderState, job: Job, *, now_s: float) -> float:
     """Return the most time that an attempt was granted beyond its deadline, and still has."""
     attempts = state.attempts.of_job(job.id)

@@ -2,6 +2,8 @@
 
 import logging
 
+from msgspec.structs import replace
+
 from hyperscale.errors import HyperscaleError
 from hyperscale.gates.datacenters.monitor import Reachability
 from hyperscale.gates.datacenters.registry import (
@@ -10,9 +12,15 @@ from hyperscale.gates.datacenters.registry import (
     DatacenterState,
     entries_of,
     moved,
+    region_warning,
     registered,
 )
-from hyperscale.gates.messages import ChangeDatacenter, ChangeDatacenterReply
+from hyperscale.gates.messages import (
+    ChangeDatacenter,
+    ChangeDatacenterReply,
+    ListDatacenters,
+    ListDatacentersReply,
+)
 from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.ledger.topology import RegistryChanged
 from hyperscale.nodes.gates.datacenter_links import DatacenterLinks
@@ -37,6 +45,16 @@ class DatacenterRegistry:
     def removed(self) -> list[str]:
         entries = self.entries().items()
         return [name for name, each in entries if each.state is DatacenterState.REMOVED]
+
+    def warnings(self) -> list[str]:
+        """Return what is wrong with where the gates are."""
+        topology = self._ledger.topology
+        regions = [topology.nodes[number].domain for number in topology.active()]
+        return [text] if (text := region_warning(regions)) else []
+
+    def listed(self, call: InboundCall, request: ListDatacenters) -> ListDatacentersReply:
+        """Return the datacenters as this gate sees them."""
+        return replace(self._datacenters.listed(call, request), warnings=self.warnings())
 
     async def register(self, name: str, managers: tuple[str, ...]) -> None:
         """Commit a datacenter that is new, or whose managers have changed."""

@@ -39,6 +39,7 @@ from hyperscale.sansio.driver import CoreDriver
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError
+from hyperscale.wire.roles import Role
 
 _COMMAND_S = 8.0
 _FORWARD_S = 4.0
@@ -252,8 +253,9 @@ class GlobalOwners:
         """Hand a report to the owner of its job, here or at another gate."""
         group = self.ledger.topology.heir_of(parse_job_id(report.job).group)
         is_result = isinstance(report, DeliverAssignmentResult)
-        if report.hops == 0 and call.peer.datacenter != report.datacenter:
-            # A datacenter speaks for itself alone.
+        is_own = report.hops == 0 and call.peer.datacenter == report.datacenter
+        if call.peer.role is not Role.GATE and not is_own:
+            # A datacenter speaks for itself alone; only gates pass reports of others on.
             refused = AssignmentResultReply(is_known=False)
             return refused if is_result else ReportAssignmentReply(is_known=False)
         driver = self._drivers.get(group)

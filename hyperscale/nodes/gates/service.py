@@ -3,6 +3,7 @@
 It starts once the gate has joined the ledger of its tier; until then requests are refused.
 """
 
+import logging
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,8 @@ from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.roles import Role
 
+_log = logging.getLogger("hyperscale.gates")
+
 
 class _Parts(NamedTuple):
     """What exists once the gate has a ledger."""
@@ -47,6 +50,7 @@ class GatesService(NodeService):
         self._member = member
         self._peers = ledger.peers
         self._parts: _Parts | None = None
+        self._warnings: tuple[str, ...] = ()
         self.datacenters = DatacenterLinks(
             member, on_seen=self._datacenters_seen, on_registered=self._registered
         )
@@ -59,7 +63,7 @@ class GatesService(NodeService):
         )
         ledger.on_ledger.append(self._begin)
         handlers.add(messages.RegisterDatacenter, self.datacenters.register)
-        handlers.add(messages.ListDatacenters, self.datacenters.listed)
+        handlers.add(messages.ListDatacenters, self._listed)
         handlers.add(client_messages.PutBlob, self._bundles.put)
         handlers.add(client_messages.KeepBlob, self._bundles.keep)
         handlers.add(FetchBlob, self._bundles.fetch)
@@ -106,10 +110,25 @@ class GatesService(NodeService):
         ledger."""
         assert self._parts is not None
         registry = self._parts.registry
+        self._warn_about_regions()
         self.datacenters.committed(registry.entries())
         self._parts.owners.datacenters_removed()
         for name, managers in self.datacenters.registered().items():
             self._registered(name, managers)
+
+    def _listed(
+        self, call: InboundCall, request: messages.ListDatacenters
+    ) -> messages.ListDatacentersReply:
+        source = self.datacenters if self._parts is None else self._parts.registry
+        return source.listed(call, request)
+
+    def _warn_about_regions(self) -> None:
+        assert self._parts is not None
+        warnings = tuple(self._parts.registry.warnings())
+        if warnings != self._warnings:
+            self._warnings = warnings
+            for warning in warnings:
+                _log.warning("gates.in_one_region: %s", warning)
 
     def _registered(self, name: str, managers: tuple[str, ...]) -> None:
         if self._parts is not None:

@@ -56,7 +56,13 @@ from hyperscale.jobs.committed.events import (
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.state import Job, decode_job
 from hyperscale.jobs.leader.core import JobLeader
-from hyperscale.jobs.leader.views import extension_s, is_prepared, merged_reports, running_s
+from hyperscale.jobs.leader.views import (
+    extension_s,
+    is_prepared,
+    is_queued,
+    merged_reports,
+    running_s,
+)
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.membership.events import LIVING
@@ -307,6 +313,7 @@ class GlobalParts(NodeService):
             datacenter=self._member.config.node.datacenter,
             status=job.status,
             is_ready=is_prepared(leader.state, job),
+            is_queued=is_queued(leader.state, job),
             running_s=running_s(leader.state, job, now_s=time.monotonic()),
             extension_s=extension_s(leader.state, job, now_s=time.monotonic()),
             reports=merged_reports(leader.state, job, slot=part.index, sequence=self._sequence),
