@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from hyperscale.gates.committed.events import DatacenterFinished
 from hyperscale.gates.committed.state import DatacenterAssignment, GlobalJob
+from hyperscale.gates.messages import DeliverAssignmentResult
 from hyperscale.gates.owner.datacenter_statistics import DatacenterStatistics
 from hyperscale.gates.slices import sliced
 from hyperscale.jobs.committed.events import JobStatus
@@ -124,13 +125,20 @@ def _short_segment(segment: Segment, datacenter: str) -> Segment:
     return replace(segment, worker=f"{datacenter}/{segment.worker}", report=b"")
 
 
-def is_readable(result: bytes, job: GlobalJob | None, part: DatacenterAssignment | None) -> bool:
-    """Return True if what a datacenter delivered is a record of its own part, and of nothing else.
-
-    Datacenters are not trusted: one unreadable record would make the results of all unreadable.
+def checked_result(
+    report: DeliverAssignmentResult, job: GlobalJob | None
+) -> DeliverAssignmentResult:
+    """Return what a datacenter delivered, or that its part failed if it is not a record of its own
+    part. Datacenters are not trusted: one such record would make the results of all unreadable.
     """
-    if job is None or part is None:
-        return False
+    part = None if job is None else job.assignment(report.datacenter)
+    if job is None or part is None or not report.result or _is_own_record(report.result, job, part):
+        return report
+    reason = "it sent a result that cannot be read"
+    return replace(report, status=JobStatus.FAILED, reason=reason, result=b"")
+
+
+def _is_own_record(result: bytes, job: GlobalJob, part: DatacenterAssignment) -> bool:
     try:
         record = decode_job(result)
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -8,7 +8,7 @@ from hyperscale.gates.committed.events import GlobalOptions
 from hyperscale.gates.datacenters.registry import DatacenterState
 from hyperscale.gates.messages import CancelAssignment, ReportAssignment, StartAssignment
 from hyperscale.gates.owner.events import DatacenterRemoved
-from hyperscale.gates.results import heard_record, merged_record
+from hyperscale.gates.results import checked_result, heard_record
 from hyperscale.jobs.committed.events import JobStatus
 from tests.gates.global_jobs import OwnedJobs
 from tests.gates.test_owner import BOTH, result, running
@@ -84,32 +84,22 @@ def test_a_part_that_waits_in_a_queue_stays_there_unless_it_may_spill_over() -> 
     assert not jobs.commands(CancelAssignment)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\xc1 no record",
-        b"",
-        msgspec.msgpack.encode({"id": "x"}),
-    ],
-)
+@pytest.mark.parametrize("data", [b"\xc1 no record", b"\x00", msgspec.msgpack.encode({"id": "x"})])
 def test_a_result_that_cannot_be_read_fails_the_part_and_spoils_no_other(data: bytes) -> None:
     jobs, job = running("east", "west")
-    jobs.report(replace(result(job, "east"), result=data or b"\x00"))
-    east = jobs.job(job).assignment("east")
-    assert east is not None
-    assert (east.ended_as, east.result) == (JobStatus.FAILED, b"")
-    assert east.reason == "it sent a result that cannot be read"
-    jobs.report(result(job, "west"))
-    merged_record(jobs.job(job))
+    delivered = replace(result(job, "east"), result=data)
+    checked = checked_result(delivered, jobs.job(job))
+    assert (checked.status, checked.result) == (JobStatus.FAILED, b"")
+    assert checked.reason == "it sent a result that cannot be read"
 
 
-def test_a_result_that_speaks_for_another_datacenter_is_not_read() -> None:
+def test_a_result_that_speaks_for_another_datacenter_is_not_taken() -> None:
     jobs, job = running("east", "west")
-    west = jobs.job(job).assignment("west")
-    assert west is not None
-    jobs.report(
-        replace(result(job, "east"), result=heard_record(jobs.job(job), west, None, cores=1))
-    )
-    east = jobs.job(job).assignment("east")
-    assert east is not None
-    assert east.ended_as is JobStatus.FAILED
+    for name in ("east", "west"):
+        part = jobs.job(job).assignment(name)
+        assert part is not None
+        record = heard_record(jobs.job(job), part, None, cores=1)
+        own = replace(result(job, name), result=record)
+        assert checked_result(own, jobs.job(job)) == own
+        foreign = replace(own, datacenter="west" if name == "east" else "east")
+        assert checked_result(foreign, jobs.job(job)).status is JobStatus.FAILED

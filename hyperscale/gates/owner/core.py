@@ -20,7 +20,7 @@ from hyperscale.gates.committed.events import (
     GlobalOptions,
 )
 from hyperscale.gates.committed.machine import GlobalJobMachine
-from hyperscale.gates.committed.state import AssignmentStatus, DatacenterAssignment, GlobalJob
+from hyperscale.gates.committed.state import AssignmentStatus, GlobalJob
 from hyperscale.gates.datacenters.routing import DatacenterChoice, RoutingRefusal
 from hyperscale.gates.messages import (
     AssignJob,
@@ -48,7 +48,6 @@ from hyperscale.gates.owner.events import (
 )
 from hyperscale.gates.owner.reconcile import GlobalReconciler
 from hyperscale.gates.owner.state import GlobalProgress, OwnerState
-from hyperscale.gates.results import is_readable
 from hyperscale.gates.slices import PlanShare
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.plan import Plan
@@ -188,7 +187,16 @@ class GlobalJobOwner:
         job = self._machine.job(report.job)
         assignment = None if job is None else job.assignment(report.datacenter)
         if isinstance(report, DeliverAssignmentResult):
-            finished = self._finished(report, job, assignment)
+            finished = DatacenterFinished(
+                job=report.job,
+                datacenter=report.datacenter,
+                status=report.status,
+                reason=report.reason,
+                local_job=report.local_job,
+                elapsed_s=report.elapsed_s,
+                result=report.result,
+                began_ms=self._began_ms(job, report.datacenter),
+            )
             waiting = state.unanswered.setdefault((report.job, report.datacenter), [])
             waiting.append(event.token)
             del waiting[:-_WAITING_MAX]
@@ -208,27 +216,6 @@ class GlobalJobOwner:
             is_known=job is not None and assignment is not None, is_over=is_over
         )
         state.effects.append(AnswerDatacenter(event.token, reply))
-
-    def _finished(
-        self,
-        report: DeliverAssignmentResult,
-        job: GlobalJob | None,
-        assignment: DatacenterAssignment | None,
-    ) -> DatacenterFinished:
-        status, reason, result = report.status, report.reason, report.result
-        if assignment is not None and result and not is_readable(result, job, assignment):
-            status, result = JobStatus.FAILED, b""
-            reason = "it sent a result that cannot be read"
-        return DatacenterFinished(
-            job=report.job,
-            datacenter=report.datacenter,
-            status=status,
-            reason=reason,
-            local_job=report.local_job,
-            elapsed_s=report.elapsed_s,
-            result=result,
-            began_ms=self._began_ms(job, report.datacenter),
-        )
 
     def _began_ms(self, job: GlobalJob | None, datacenter: str) -> int:
         """Return when a datacenter's load began, if it was heard while it ran."""

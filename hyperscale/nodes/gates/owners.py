@@ -26,6 +26,7 @@ from hyperscale.gates.messages import (
 from hyperscale.gates.owner import events as owner_events
 from hyperscale.gates.owner.core import GlobalJobOwner
 from hyperscale.gates.owner.events import OwnerEffect, OwnerEvent
+from hyperscale.gates.results import checked_result
 from hyperscale.jobs.committed.events import Reply
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.ledger.core import MANAGEMENT
@@ -260,6 +261,10 @@ class GlobalOwners:
             return refused if is_result else ReportAssignmentReply(is_known=False)
         driver = self._drivers.get(group)
         if driver is not None:
+            if isinstance(report, DeliverAssignmentResult) and report.result:
+                machine = self.machine(group)
+                job = None if machine is None else machine.job(report.job)
+                report = await asyncio.to_thread(checked_result, report, job)
             answer = _Answer()
             driver.feed(owner_events.DatacenterReported(report, answer))
             return await answer.future
