@@ -172,6 +172,8 @@ class RegisterDatacenterReply(Struct, frozen=True, kw_only=True, omit_defaults=T
     gates: list[str] = field(default_factory=list)  # addresses
     refused: str = ""  # why the gates do not take the datacenter
     is_removed: bool = False  # for good: the parts of global jobs that run there are to end
+    node: str = ""  # the gate
+    coordinate: bytes = b""  # packed; of the gate
 
 
 @message(kind=524, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)

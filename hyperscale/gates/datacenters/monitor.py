@@ -224,9 +224,12 @@ class DatacenterMonitor:
 
     def _is_newer(self, known: _Datacenter, ack: ProbeAcked, now_s: float) -> bool:
         """Return True if the figures replace what is known: those of an old leader do not, nor
-        those of a follower while the leader answers."""
+        those of a follower while the leader answers. A datacenter that was built anew has lower
+        terms, so that old figures give way after a while."""
         latest = known.latest
         if latest is None or ack.term > latest.term:
+            return True
+        if now_s >= latest.at_s + self._settings.suspicion_s:
             return True
         is_fresh = now_s < latest.at_s + self._settings.stale_s
         is_better = ack.is_leader or not (latest.is_of_leader and is_fresh)

@@ -110,7 +110,11 @@ class DatacenterLinks:
             del known[address]
         self._driver.feed(DatacenterRegistered(name, tuple(known), self._state_of(name)))
         self._on_registered(name, tuple(known))
-        return RegisterDatacenterReply(gates=self._gates())
+        return RegisterDatacenterReply(
+            gates=self._gates(),
+            node=self._member.node_id,
+            coordinate=self.coordinates.local.pack(),
+        )
 
     def _refusal(self, call: InboundCall, request: RegisterDatacenter) -> str | None:
         name = request.datacenter

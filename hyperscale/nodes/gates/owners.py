@@ -12,6 +12,7 @@ from hyperscale.client.messages import BLOB_CHUNK_BYTES, PutBlob, PutBlobReply
 from hyperscale.errors import HyperscaleError
 from hyperscale.gates.committed.events import GlobalEvent, encode_global
 from hyperscale.gates.committed.machine import GlobalJobMachine
+from hyperscale.gates.committed.state import GlobalJob
 from hyperscale.gates.messages import (
     HOPS_MAX,
     AssignJob,
@@ -210,6 +211,11 @@ class GlobalOwners:
         for name in self._removed():
             for driver in self._drivers.values():
                 driver.feed(owner_events.DatacenterRemoved(name))
+
+    def owned(self) -> list[GlobalJob]:
+        """Return the jobs of the groups that this gate leads, also ended ones that are kept."""
+        led = [machine for group in self._drivers if (machine := self.machine(group)) is not None]
+        return [job for machine in led for job in machine.all_jobs()]
 
     def secrets(self) -> set[str]:
         """Return the ids of the secret parameters that jobs need which have not ended."""

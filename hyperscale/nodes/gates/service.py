@@ -16,16 +16,19 @@ from hyperscale.gates.committed.events import GlobalJobSubmitted
 from hyperscale.jobs.messages import FetchBlob, FetchSecrets
 from hyperscale.ledger.replica import AppliedEntry
 from hyperscale.ledger.server.ledger import Ledger, OutcomeUnknownError, UnavailableError
+from hyperscale.ledger.topology import NodeState
 from hyperscale.nodes.gates.client_requests import GateRequests
 from hyperscale.nodes.gates.datacenter_links import DatacenterLinks
 from hyperscale.nodes.gates.datacenter_registry import DatacenterRegistry
 from hyperscale.nodes.gates.datacenter_requests import DatacenterRequests
+from hyperscale.nodes.gates.gate_metrics import GateState, gate_metrics
 from hyperscale.nodes.gates.owners import REPORTS, GlobalOwners
 from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.job_routing import JobRouting
 from hyperscale.nodes.jobs.job_secrets import JobSecrets
 from hyperscale.nodes.ledger_service import LedgerService
 from hyperscale.nodes.member import MemberNode, NodeService
+from hyperscale.telemetry.metrics import Family
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 from hyperscale.wire.handlers import Handlers
@@ -48,6 +51,7 @@ class GatesService(NodeService):
 
     def __init__(self, member: MemberNode, handlers: Handlers, ledger: LedgerService) -> None:
         self._member = member
+        self._ledger_service = ledger
         self._peers = ledger.peers
         self._parts: _Parts | None = None
         self._warnings: tuple[str, ...] = ()
@@ -155,6 +159,18 @@ class GatesService(NodeService):
             self._parts.owners.stop()
         self.datacenters.stop()
         await self._bundles.close()
+
+    def collect(self) -> list[Family]:
+        owned = [] if self._parts is None else self._parts.owners.owned()
+        return gate_metrics(self._state(), self.datacenters.views(), owned)
+
+    def _state(self) -> GateState:
+        ledger = self._ledger_service.ledger
+        if ledger is None or self._ledger_service.why_not_ready():
+            return GateState.SYNCING
+        own = ledger.topology.nodes.get(ledger.core.number)
+        is_draining = own is not None and own.state is NodeState.DRAINING
+        return GateState.DRAINING if is_draining else GateState.ACTIVE
 
     # -- handlers -------------------------------------------------------------------------
 

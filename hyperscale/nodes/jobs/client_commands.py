@@ -100,7 +100,7 @@ class ClientCommands:
         refused = SubmitJobReply(accepted=False)
         if (problem := key_problem(job.key)) is not None:
             return replace(refused, code=Code.INVALID_KEY, error=problem, hint=KEY_HINT)
-        problem = plan_problem(job.plan)
+        problem = self._wrong_place(job) or plan_problem(job.plan)
         if problem is None and job.options.report is not None:
             problem = await asyncio.to_thread(self._reporters.problem, job.options.report)
         if problem is not None:
@@ -127,6 +127,13 @@ class ClientCommands:
                 code=RemoteErrorCode.UNAVAILABLE,
             )
         return None
+
+    def _wrong_place(self, job: SubmitJob) -> str | None:
+        """Return why a job for gates cannot run here; None for any other job."""
+        if job.across is None:
+            return None
+        node = self._routing.node
+        return f"{node} is a manager, not a gate: it runs jobs in its own datacenter only"
 
     async def _is_repeated(self, call: InboundCall, key: str) -> bool:
         """Return True if the key has made a job already: a repeated submission takes no room."""

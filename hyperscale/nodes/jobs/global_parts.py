@@ -7,6 +7,7 @@ of gates and commits them in the datacenter's ledger; the manager that leads a j
 import asyncio
 import logging
 import time
+from random import Random
 from typing import Any
 
 from hyperscale.client.messages import GetJobOfKey, SubmitJob
@@ -65,6 +66,7 @@ from hyperscale.jobs.leader.views import (
 )
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.server.ledger import Ledger
+from hyperscale.membership.coordinates import CoordinateSystem, unpack
 from hyperscale.membership.events import LIVING
 from hyperscale.nodes.jobs.service import JobsService
 from hyperscale.nodes.ledger_service import LedgerService
@@ -105,6 +107,7 @@ class GlobalParts(NodeService):
         ]
         self._gates: tuple[str, ...] = tuple(self._seeds)
         self._links: dict[str, PeerLink] = {}
+        self._coordinates = CoordinateSystem(Random())  # noqa: S311  for directions, not for keys
         self._sequence = 0
         self._reported: set[str] = set()  # jobs that the reporter knows
         self._delivering: set[str] = set()  # global ids of results that are on their way
@@ -194,15 +197,18 @@ class GlobalParts(NodeService):
         leader = "" if ledger is None else ledger.leader_of(MANAGEMENT)
         known = member.known(leader) if leader else None
         address = member.address if is_leader else known.stream_address if known else ""
+        role = None if ledger is None else ledger.core.roles.get(MANAGEMENT)
         return CrossClusterAck(
             nonce=probe.nonce,
             datacenter=member.config.node.datacenter,
             node=member.node_id,
             incarnation=member.server.local.incarnation,
             is_leader=is_leader,
+            term=0 if role is None else role.term,
             leader=address,
             managers=self._managers(),
             figures=self._figures(),
+            coordinate=self._coordinates.local.pack(),
         )
 
     def _managers(self) -> list[str]:
@@ -239,7 +245,7 @@ class GlobalParts(NodeService):
                 datacenter=self._member.config.node.datacenter, managers=self._managers()
             )
             replies = await asyncio.gather(
-                *(self._call(gate, request, RegisterDatacenterReply) for gate in self._gates)
+                *(self._register_with(gate, request) for gate in self._gates)
             )
             for refused in {reply.refused for reply in replies if reply is not None} - {""}:
                 _log.warning("datacenter.not_registered: %s", refused)
@@ -252,6 +258,20 @@ class GlobalParts(NodeService):
                 self._driver.feed(GatesKnown(gates))
             is_known = any(reply is not None for reply in replies)
             await asyncio.sleep(_REGISTER_S if is_known else next(waits, _REGISTER_S))
+
+    async def _register_with(
+        self, gate: str, request: RegisterDatacenter
+    ) -> RegisterDatacenterReply | None:
+        """Register with one gate. The round trip moves the coordinate of this manager, so that no
+        message is sent for that alone."""
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        reply: RegisterDatacenterReply | None = await self._call(
+            gate, request, RegisterDatacenterReply
+        )
+        if reply is not None and (coordinate := unpack(reply.coordinate)) is not None:
+            self._coordinates.measured(reply.node, coordinate, loop.time() - begun_s)
+        return reply
 
     async def _end_parts(self, reason: str, only: set[str] | None = None) -> None:
         """Cancel the parts of global jobs that this manager leads; of `only` these, if given."""
