@@ -3,7 +3,7 @@
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -17,9 +17,9 @@ from hyperscale.jobs.committed.state import (
     WorkflowRow,
     view_status,
 )
-from hyperscale.reporting.results import RunResult, WorkflowResult
+from hyperscale.reporting.results import RunResult, StepResult, WorkflowResult
 from hyperscale.reporting.verdict import faults_of
-from hyperscale.stats.view import RunView, ViewStatus, WorkflowView
+from hyperscale.stats.view import RunView, StepView, ViewStatus, WorkflowView
 
 _log = logging.getLogger("hyperscale.client")
 
@@ -145,6 +145,18 @@ class JobFinalResult:
         )
 
 
+def _step_stats(steps: Iterable[StepView | StepResult]) -> tuple[StepStats, ...]:
+    return tuple(
+        StepStats(
+            step_name=step.name,
+            completed_count=step.ok,
+            failed_count=step.failed,
+            total_count=step.total,
+        )
+        for step in steps
+    )
+
+
 def _last_progress(job_id: str, workflow: WorkflowResult) -> WindowedStatsPush:
     return WindowedStatsPush(
         job_id=job_id,
@@ -154,15 +166,7 @@ def _last_progress(job_id: str, workflow: WorkflowResult) -> WindowedStatsPush:
         failed_count=workflow.failed,
         rate_per_second=workflow.rate_per_second,
         elapsed_seconds=workflow.elapsed_seconds,
-        step_stats=tuple(
-            StepStats(
-                step_name=step.name,
-                completed_count=step.ok,
-                failed_count=step.failed,
-                total_count=step.total,
-            )
-            for step in workflow.steps
-        ),
+        step_stats=_step_stats(workflow.steps),
         worker_count=len(workflow.workers),
         sent=workflow.sent,
         requests_per_second=workflow.requests_per_second,
@@ -202,15 +206,7 @@ def progress_of(news: WatchJobUpdate) -> Iterator[WindowedStatsPush]:
             failed_count=view.failed,
             rate_per_second=view.rate_now,
             elapsed_seconds=view.elapsed_s,
-            step_stats=tuple(
-                StepStats(
-                    step_name=step.name,
-                    completed_count=step.ok,
-                    failed_count=step.failed,
-                    total_count=step.total,
-                )
-                for step in view.steps
-            ),
+            step_stats=_step_stats(view.steps),
             worker_count=workers.get(view.name, 0),
             sent=view.sent,
             requests_per_second=view.requests_now,

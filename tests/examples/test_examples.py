@@ -19,6 +19,7 @@ SCRIPTS = {
     "demo.py",
     "embedded_nodes.py",
     "local_runner.py",
+    "many_datacenters.py",
 }  # run by Python, not by `hyperscale run`
 TESTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in SCRIPTS)
 
@@ -101,6 +102,22 @@ def test_a_cluster_and_its_client_fit_in_a_program(tmp_path: Path, target: Runni
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"^Smoke: \d+ ok, 0 failed$", done.stdout, re.MULTILINE)
     assert re.search(r"^completed in [\d.]+ s on default$", done.stdout, re.MULTILINE)
+
+
+def test_a_gate_and_two_datacenters_fit_in_a_program(tmp_path: Path, target: RunningTarget) -> None:
+    placed(tmp_path, "many_datacenters.py", target)
+    done = subprocess.run(
+        [sys.executable, "many_datacenters.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in ("east", "west"):
+        assert re.search(rf"^{name}: completed, 2 users, p99 [\d.]+ ms$", done.stdout, re.MULTILINE)
+    assert re.search(r"^completed: \d+ ok, 0 failed$", done.stdout, re.MULTILINE)
 
 
 def test_the_demo_needs_no_terminal_and_ends_with_a_report(tmp_path: Path) -> None:
