@@ -5,6 +5,7 @@ cluster_connection   the client as a peer of its cluster: lifetime, and one ques
 manager_connections  connections to the managers: which one is asked, and what if it fails
 package, submission  build the plan and the bundle of a job; submit the job
 watch                the state of a job, its updates until it has ended, its final record
+datacenters          what a client asks gates about datacenters
 push_limit           how many progress updates a program gets
 updates              report a job's progress to callbacks of a program, and to the terminal
 results              build the results of a job from its final record

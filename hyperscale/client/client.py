@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from hyperscale.client.cluster_connection import ClusterConnection, UnknownJobError
 from hyperscale.client.cluster_file import read_cluster
+from hyperscale.client.datacenters import change_datacenter, route_job, route_of
 from hyperscale.client.inputs import (
     across_of,
     addresses_of,
@@ -64,12 +65,9 @@ from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError, RunError
 from hyperscale.gates.datacenters.registry import DatacenterState
 from hyperscale.gates.messages import (
-    ChangeDatacenter,
-    ChangeDatacenterReply,
     DatacenterRow,
     ListDatacenters,
     ListDatacentersReply,
-    RouteJob,
     RouteJobReply,
 )
 from hyperscale.jobs.committed.events import Code
@@ -313,13 +311,8 @@ class HyperscaleClient:
     ) -> None:
         """Drain, resume or remove a datacenter; raise `InputError` if there is none of the name,
         `RunError` if the gates refuse."""
-        name = checked_text(name, where="datacenter")
         self._require_gates()
-        change = ChangeDatacenter(datacenter=name, state=state, is_forced=force)
-        reply = await self._cluster.ask(change, ChangeDatacenterReply)
-        if reply.refused:
-            error = InputError if reply.is_unknown else RunError
-            raise error(reply.refused, hint=reply.hint)
+        await change_datacenter(self._cluster, name, state, force=force)
 
     async def route_job(
         self, job: "JobSubmission | Work | Package", *, key: str = "", **options: Any
@@ -332,19 +325,12 @@ class HyperscaleClient:
         if not isinstance(job, Package):
             package = await asyncio.to_thread(_package, _submission_of(job, chosen))
         assert isinstance(package, Package)
-        datacenters = checked_names(chosen.target_datacenters, where="target_datacenters")
-        request = RouteJob(
-            key=checked_key(key or secrets.token_urlsafe(24)),
-            plan=package.plan,
-            options=across_of(chosen, datacenters),
-        )
-        return await self._cluster.ask(request, RouteJobReply)
+        return await route_job(self._cluster, package, chosen)
 
     async def get_route(self, job_id: str) -> RouteJobReply:
         """Return where a job went, and what the gates knew when they chose."""
         self._require_gates()
-        job_id = checked_job(job_id)
-        return await self._cluster.ask_about(job_id, RouteJob(job=job_id), RouteJobReply)
+        return await route_of(self._cluster, job_id)
 
     def _require_gates(self) -> None:
         if not self.has_gates:
