@@ -84,6 +84,8 @@ class CallRoom:
     policy: Connections
     timeout_s: float
     show: Callable[[int, str], None] | None = None  # prints a call of a step, for --trace
+    # Kept, because finding the running loop costs as much as the rest of a call's bookkeeping.
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     is_halted: bool = False
     connecting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONNECTING_MAX))
     deadlines: Deadlines = field(default_factory=Deadlines)
@@ -199,7 +201,7 @@ class LibraryClient(ABC):
         pool = place.pool
         connection: LibraryConnection | None = None
         blocked_ns = connect_ns = None
-        task, deadlines = current_task(), room.deadlines
+        task, deadlines = current_task(room.loop), room.deadlines
         if task is None:
             raise InvariantError("a client call has to run in a task")
         began_ns = perf_counter_ns()
