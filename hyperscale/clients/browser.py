@@ -18,7 +18,7 @@ from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
-from hyperscale.clients.connections import LibraryConnection
+from hyperscale.clients.connections import SHARED_MAX, LibraryConnection
 from hyperscale.clients.library import CallRoom, Failure, LibraryClient, Place, Reply
 from hyperscale.errors import InputError
 from hyperscale.testing.protocols import PROTOCOLS, ServiceUrl, split_service_url
@@ -286,7 +286,7 @@ class BrowserClient(LibraryClient):
     async def prepare(cls, room: CallRoom) -> None:
         await _chromium_of(room).browser()
 
-    def _place(self, url: str, options: Any = None, *, pool: int = 128) -> Place:
+    def _place(self, url: str, options: Any = None, *, pool: int = SHARED_MAX) -> Place:
         """Return the place of a page: all pages share the contexts of the user."""
         parts = split_service_url(url, PROTOCOLS[self.protocol])
         home = self._places.get(self.protocol)
