@@ -1,4 +1,4 @@
-"""WebSockets against servers that are not ours: `websockets` of Python and `ws` of Node."""
+"""WebSockets against `websockets`, a server that is not ours, and against misbehaving servers."""
 
 import asyncio
 import base64
