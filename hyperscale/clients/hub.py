@@ -20,6 +20,7 @@ from hyperscale.plan import WorkflowPlan
 from hyperscale.testing import HTTPResponse, OptimizedArg
 from hyperscale.testing.arguments import (
     STREAM_SCHEMES,
+    AuthScheme,
     DataBytes,
     DataDict,
     DataList,
@@ -166,7 +167,7 @@ class ClientHub:
             arg.optimized = template
         elif isinstance(arg, DataDict | DataList | DataText | DataBytes):
             arg.optimized = encode_data(arg)
-        else:
+        elif not isinstance(arg, AuthScheme):  # which is made for each request
             arg.optimized = arg
 
     async def prepare_rows(self, parts: Sequence[OptimizedArg]) -> None:
