@@ -508,6 +508,10 @@ class Exchange:
     def reason(self) -> str: ...
     @property
     def raw_headers(self) -> list[tuple[bytes, bytes]]: ...
+    @property
+    def raw_trailers(self) -> list[tuple[bytes, bytes]]: ...
+    @property
+    def grpc_status(self) -> int | None: ...
     def header(self, name: str) -> str | None: ...
     @property
     def body(self) -> bytes: ...
@@ -592,7 +596,12 @@ class Template:
         redirects_max: int,
         body_bytes_max: int,
         tls: Tls | None = None,
-    ) -> None: ...
+        protocol: str = "http1",
+        streams_max: int = 100,
+        response_type: type | None = None,
+    ) -> None:
+        """`protocol` is http1, http2, grpc, or auto: what the server chooses by ALPN. A connection
+        of HTTP/2 carries up to `streams_max` requests at once."""
     @staticmethod
     def stream(
         verb: str,

@@ -15,10 +15,11 @@ from hyperscale.errors import InputError
 from hyperscale.plan import WorkflowPlan
 from hyperscale.reporting.exit_codes import ExitCode
 from hyperscale.testing.arguments import UrlValue, split_url
-from hyperscale.testing.protocols import PROTOCOLS, protocol_of
+from hyperscale.testing.protocols import NATIVE_PROTOCOLS, PROTOCOLS, protocol_of
 from hyperscale.testing.responses import LibraryResponse
 
 BODY_CHARS_MAX = 1000
+_HEALTH = "grpc.health.v1.Health/Check"
 _REDIRECTS_MOST = 1000
 
 _BY_SCHEME = {
@@ -42,6 +43,8 @@ examples:
       --header "Content-Type: application/json"
   hyperscale ping wss://shop.test/updates      a handshake, a ping and its pong
   hyperscale ping sse http://localhost:8080/sse/10/5
+  hyperscale ping http2 https://shop.test/
+  hyperscale ping grpc http://localhost:8080         asks the server for its health
   hyperscale ping postgres postgresql://user:password@localhost/shop
 
 exit codes: 0 a reply, with HTTP a status below 400, 1 a status of 400 or more, 2 invalid input,
@@ -50,9 +53,9 @@ exit codes: 0 a reply, with HTTP a status below 400, 1 a status of 400 or more, 
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.leading_words = ("http", *ENGINE_CLIENTS, *PROTOCOLS)
+    parser.leading_words = (*NATIVE_PROTOCOLS, *ENGINE_CLIENTS, *PROTOCOLS)
     add = parser.add_argument
-    names = ", ".join((*ENGINE_CLIENTS, *PROTOCOLS))
+    names = ", ".join((*NATIVE_PROTOCOLS[1:], *ENGINE_CLIENTS, *PROTOCOLS))
     about = f"URL, after the name of its client if it is not http: {names}"
     add("url", metavar="URL", type=_url, help=about)
     add("--method", "-X", metavar="M", default="GET", help="request method (default: GET)")
@@ -76,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
     sys.stdout.flush()
     if exchange.error is not None:
         return ExitCode.RUN_FAILED
-    return ExitCode.NOT_PASSED if exchange.status >= 400 else ExitCode.PASSED
+    is_good = exchange.status < 400 and not exchange.grpc_status
+    return ExitCode.PASSED if is_good else ExitCode.NOT_PASSED
 
 
 async def _ping_server(name: str, args: argparse.Namespace) -> int:
@@ -101,7 +105,7 @@ async def _ping_server(name: str, args: argparse.Namespace) -> int:
 
 async def _ping(args: argparse.Namespace, name: str) -> Exchange:
     """Send a request, or make a round trip with another client that uses the engine."""
-    if name in ("http", "graphql", "sse"):
+    if name in (*NATIVE_PROTOCOLS, "graphql", "sse"):
         split_url(args.url)
     else:
         UrlValue.wrap(args.url)
@@ -118,11 +122,15 @@ async def _ping(args: argparse.Namespace, name: str) -> Exchange:
     seen: list[Exchange] = []
     hub = ClientHub(plan, Recorder(1), trace=seen.append)
     try:
-        if name == "http":
-            await hub.client(0).http.request(args.method, args.url, **call)
+        client = getattr(hub.client(0), name)
+        few = {key: value for key, value in call.items() if key in ("verify", "headers", "ca")}
+        if name in ("http", "http2"):
+            await client.request(args.method, args.url, **call)
+        elif name == "grpc":
+            few.pop("headers", None)
+            await client.unary(args.url, _HEALTH, b"", **few)
         else:
-            call = {key: value for key, value in call.items() if key in ("verify", "headers", "ca")}
-            await getattr(hub.client(0), name).ping(args.url, **call)
+            await client.ping(args.url, **few)
     except RequestError as error:
         return error.exchange
     finally:

@@ -17,9 +17,9 @@ from hyperscale.ui.stream import write_through
 
 _STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 DESCRIPTION = """\
-Run a built-in server to test against: HTTP, WebSocket, server-sent events and, if asked for, TCP
-and UDP. It counts every request and message that it receives, so that
-results can be compared with its counts.
+Run a built-in server to test against: HTTP/1.1, HTTP/2, gRPC, WebSocket, server-sent events and, if
+asked for, TCP and UDP. It counts every request and message that it receives, so that results can be
+compared with its counts.
 """
 EPILOG = """\
 routes:
@@ -29,6 +29,7 @@ routes:
   /gzip  /deflate  /brotli  /zstd  /close  /reset
   /sse/{ms}/{n}[?break=k]   n server-sent events, ms apart; cut off after k
   /ws                 a WebSocket that echoes; /ws/{ms}/{n} also sends n messages, ms apart
+  gRPC: hyperscale.Echo/{Unary|ServerStream|ClientStream|BidiStream}, grpc.health.v1.Health/Check
   /counts             requests received so far, as JSON (POST /counts/reset resets them)
   /broken/{fault}     bad-chunk bad-content-length chunk-overflow drip early-close
                       endless-headers endless-interim garbage gzip-bomb huge-header

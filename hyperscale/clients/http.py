@@ -1,28 +1,30 @@
-"""`self.client.http`: HTTP/1.1 through the native engine.
+"""`self.client.http` and `self.client.http2`: HTTP/1.1 and HTTP/2 through the native engine.
 
 A method sends the request and returns at once; no code here runs when the response arrives.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack
 
 from hyperscale.clients.auth import SignedRequest
 from hyperscale.clients.bodies import encode_json
 from hyperscale.clients.templates import BodyCall, PlainCall, StreamOptions, TemplateBook
 from hyperscale.testing.arguments import AuthScheme
-from hyperscale.testing.http import HTTPResponse
+from hyperscale.testing.http import HTTP2Response, HTTPResponse
 from hyperscale.testing.streams import StreamedResponse
 
 if TYPE_CHECKING:
     from hyperscale._native import Exchange, Template
     from hyperscale.clients.auth import Authorizer
 
-Response = Coroutine[Any, Any, HTTPResponse]
+_R = TypeVar("_R", bound=HTTPResponse)
+
+Request = Coroutine[Any, Any, _R]
 """A request that was sent, to be awaited or made a task."""
 
 _CHUNKS_MAX = 1_000_000_000
 
-Send = Callable[["Template", int, bool], Response]
+Send = Callable[["Template", int, bool], Coroutine[Any, Any, Any]]
 """Sends a request of a virtual user; True keeps the body even if no step can see it."""
 
 
@@ -64,13 +66,13 @@ class EngineCalls:
         """The requests that all users of the workflow render."""
         return self._book
 
-    def send_template(self, template: "Template") -> Response:
+    def send_template(self, template: "Template") -> Coroutine[Any, Any, Any]:
         """Send a request that was rendered before; its response is of the type it names."""
         return self._send(template, self._vu, True)
 
     def send(
         self, method: str, url: str, call: Mapping[str, Any], *, needs_body: bool = False
-    ) -> Response:
+    ) -> Coroutine[Any, Any, Any]:
         """Send a request; `call` has the arguments of `BodyCall`."""
         auth = call.get("auth")
         if isinstance(auth, AuthScheme) and self._authorizer is not None:
@@ -88,12 +90,14 @@ class EngineCalls:
     ) -> HTTPResponse:
         plain = {name: value for name, value in call.items() if name != "auth"}
 
-        def send(headers: Mapping[str, str]) -> Response:
+        def send(headers: Mapping[str, str]) -> Coroutine[Any, Any, Any]:
             with_headers = {**(call.get("headers") or {}), **headers}
             template = self._template(method, url, {**plain, "headers": with_headers})
             return self._send(template, self._vu, needs_body)
 
-        def fetch(token_url: str, form: Mapping[str, str], headers: Mapping[str, str]) -> Response:
+        def fetch(
+            token_url: str, form: Mapping[str, str], headers: Mapping[str, str]
+        ) -> Coroutine[Any, Any, Any]:
             # With the certificates and the time limits of the request that needs the token.
             kept = ("verify", "ca", "cert", "key", "timeout", "connect_timeout")
             options = {name: call[name] for name in kept if name in call}
@@ -108,8 +112,8 @@ class EngineCalls:
         return await authorizer.send(auth, request, send, fetch, context)
 
 
-class HTTPClient(EngineCalls):
-    """The HTTP client of one virtual user.
+class HTTPCalls(EngineCalls, Generic[_R]):
+    """The calls of an HTTP client, which belongs to one virtual user.
 
     Every argument may be a plain value or one of the request parts of `hyperscale.testing`.
     `PlainCall` and `BodyCall` list the arguments of a call.
@@ -117,26 +121,26 @@ class HTTPClient(EngineCalls):
 
     __slots__ = ()
 
-    def get(self, url: str, **call: Unpack[PlainCall]) -> Response:
+    def get(self, url: str, **call: Unpack[PlainCall]) -> Request[_R]:
         """Send a GET request: `await self.client.http.get(url, params={"page": 1})`."""
         if not call:
             template = self._book.gets.get(url) or self._template("GET", url, call)
             return self._send(template, self._vu, False)
         return self.send("GET", url, call)
 
-    def head(self, url: str, **call: Unpack[PlainCall]) -> Response:
+    def head(self, url: str, **call: Unpack[PlainCall]) -> Request[_R]:
         """Send a HEAD request; its response has headers and no body."""
         if "auth" in call:
             return self.send("HEAD", url, call)
         return self._send(self._template("HEAD", url, call), self._vu, False)
 
-    def options(self, url: str, **call: Unpack[PlainCall]) -> Response:
+    def options(self, url: str, **call: Unpack[PlainCall]) -> Request[_R]:
         """Send an OPTIONS request."""
         if "auth" in call:
             return self.send("OPTIONS", url, call)
         return self._send(self._template("OPTIONS", url, call), self._vu, False)
 
-    def post(self, url: str, **call: Unpack[BodyCall]) -> Response:
+    def post(self, url: str, **call: Unpack[BodyCall]) -> Request[_R]:
         """Send a POST request: `await self.client.http.post(url, json={"id": 1})`.
 
         The body is one of `json`, `data`, `form`, `files`.
@@ -145,23 +149,33 @@ class HTTPClient(EngineCalls):
             return self.send("POST", url, call)
         return self._send(self._template("POST", url, call), self._vu, False)
 
-    def put(self, url: str, **call: Unpack[BodyCall]) -> Response:
+    def put(self, url: str, **call: Unpack[BodyCall]) -> Request[_R]:
         """Send a PUT request; the body is given as for `post`."""
         if "auth" in call:
             return self.send("PUT", url, call)
         return self._send(self._template("PUT", url, call), self._vu, False)
 
-    def patch(self, url: str, **call: Unpack[BodyCall]) -> Response:
+    def patch(self, url: str, **call: Unpack[BodyCall]) -> Request[_R]:
         """Send a PATCH request; the body is given as for `post`."""
         if "auth" in call:
             return self.send("PATCH", url, call)
         return self._send(self._template("PATCH", url, call), self._vu, False)
 
-    def delete(self, url: str, **call: Unpack[BodyCall]) -> Response:
+    def delete(self, url: str, **call: Unpack[BodyCall]) -> Request[_R]:
         """Send a DELETE request; a body is given as for `post`."""
         if "auth" in call:
             return self.send("DELETE", url, call)
         return self._send(self._template("DELETE", url, call), self._vu, False)
+
+    def request(self, method: str, url: str, **call: Unpack[BodyCall]) -> Request[_R]:
+        """Send a request with any method, such as `TRACE`."""
+        return self.send(method, url, call)
+
+
+class HTTPClient(HTTPCalls[HTTPResponse]):
+    """`self.client.http`: HTTP/1.1, or with `version=` another one."""
+
+    __slots__ = ()
 
     async def stream(
         self,
@@ -190,6 +204,11 @@ class HTTPClient(EngineCalls):
         response: Any = await self._send(template, self._vu, True)
         return response  # type: ignore[no-any-return]  # as the template says
 
-    def request(self, method: str, url: str, **call: Unpack[BodyCall]) -> Response:
-        """Send a request with any method, such as `TRACE`."""
-        return self.send(method, url, call)
+
+class HTTP2Client(HTTPCalls[HTTP2Response]):
+    """`self.client.http2`: HTTP/2, asked for by ALPN with https, taken for granted with http.
+
+    Requests that a virtual user makes at the same time share its connection.
+    """
+
+    __slots__ = ()

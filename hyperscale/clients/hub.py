@@ -10,14 +10,15 @@ from urllib.parse import urlsplit
 from hyperscale._native import Engine, Exchange, Program, Recorder, Template, resolve
 from hyperscale.clients.auth import Authorizer
 from hyperscale.clients.bodies import encode_data
-from hyperscale.clients.http import HTTPClient, RequestError, Response
+from hyperscale.clients.grpc import GRPCBook, GRPCClient
+from hyperscale.clients.http import HTTP2Client, HTTPClient, Request, RequestError, Send
 from hyperscale.clients.libraries import ENGINE_CLIENTS, client_class, engine_client_class
 from hyperscale.clients.library import CallRoom
 from hyperscale.clients.scope import NO_STEP, current_step
 from hyperscale.clients.templates import TemplateBook
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.plan import WorkflowPlan
-from hyperscale.testing import HTTPResponse, OptimizedArg
+from hyperscale.testing import HTTP2Response, HTTPResponse, OptimizedArg
 from hyperscale.testing.arguments import (
     STREAM_SCHEMES,
     AuthScheme,
@@ -27,7 +28,12 @@ from hyperscale.testing.arguments import (
     DataText,
     UrlValue,
 )
-from hyperscale.testing.protocols import PROTOCOLS, protocol_of, split_service_url
+from hyperscale.testing.protocols import (
+    NATIVE_PROTOCOLS,
+    PROTOCOLS,
+    protocol_of,
+    split_service_url,
+)
 
 if TYPE_CHECKING:
     from hyperscale.clients.browser import BrowserClient
@@ -48,24 +54,88 @@ if TYPE_CHECKING:
     from hyperscale.clients.udp import UDPClient
     from hyperscale.clients.websocket import WebsocketClient
 
-SendNative = Callable[[Template, int, int, bool], Response]
+SendNative = Callable[[Template, int, int, bool], Request[Any]]
 
 CompiledStep = tuple[list[Template], int | None, int, list[int], list[int]]
 """A request (or one for each row of a feed, and the number of that feed), its place in the
 recorder, the steps it follows, the statuses it accepts."""
 
 
+class NativeClients:
+    """Makes the clients that the engine serves. All virtual users share the prepared requests."""
+
+    def __init__(self, plan: WorkflowPlan, send: Send) -> None:
+        self._send = send
+        self._authorizer = Authorizer()
+        timeout_s, streams = plan.timeout_s, plan.streams
+        self._http = TemplateBook(timeout_s, streams=streams)
+        self._http2 = TemplateBook(
+            timeout_s, protocol="http2", streams=streams, response_type=HTTP2Response
+        )
+        self._grpc = GRPCBook(timeout_s, streams=streams)
+
+    def make(self, name: str, vu: int, user: object) -> Any:
+        """Return the client of this name for a virtual user, the instance of its workflow."""
+        return self._make(name, vu, self._send, self._authorizer, user)
+
+    def _make(
+        self, name: str, vu: int, send: Send, authorizer: Authorizer | None, user: object
+    ) -> Any:
+        match name:
+            case "http":
+                return HTTPClient(self._http, send, vu, authorizer, user)
+            case "http2":
+                return HTTP2Client(self._http2, send, vu, authorizer, user)
+            case "grpc":
+                return GRPCClient(self._grpc, send, vu)
+        raise InvariantError(f"{name} is no client of the engine")
+
+    def compile(
+        self, name: str, method: str, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Template:
+        """Return the request that `client.<name>.<method>(*args, **kwargs)` would send."""
+        unsent: Send = lambda template, *_: cast(Any, template)  # noqa: E731 - it has a type
+        if name in NATIVE_PROTOCOLS:
+            client = self._make(name, 0, unsent, None, None)
+        else:
+            client = engine_client_class(name)(self._make("http", 0, unsent, None, None))
+        return cast(Template, getattr(client, method)(*args, **kwargs))
+
+    def keep_more(self, requests: int) -> None:
+        """Keep as many further requests: those of the rows of a feed."""
+        self._http.keep_more(requests)
+        self._http2.keep_more(requests)
+
+    def templates(self, url: str) -> tuple[Template, ...]:
+        """Return a request to this URL for each protocol, that of `client.http` first."""
+        return (
+            self._http.template("GET", url, {}),
+            self._http2.template("GET", url, {}),
+            self._grpc.one(url, "ping/ping", b"", {}),
+        )
+
+
 class Client:
     """The protocol clients of one virtual user: `self.client.http.get(url)`.
 
-    Other clients than `http` are made when they are first used.
+    All but the HTTP client are made when they are first used.
     """
 
     if not TYPE_CHECKING:
-        __slots__ = ("_room", "http", *ENGINE_CLIENTS, *PROTOCOLS)
+        __slots__ = (
+            "_native",
+            "_room",
+            "_user",
+            "_vu",
+            *NATIVE_PROTOCOLS,
+            *ENGINE_CLIENTS,
+            *PROTOCOLS,
+        )
 
-    def __init__(self, http: HTTPClient, room: CallRoom) -> None:
-        self.http = http
+    def __init__(self, native: NativeClients, vu: int, user: object, room: CallRoom) -> None:
+        """`user` is the instance of the workflow that has a context."""
+        self._native, self._vu, self._user = native, vu, user
+        self.http = native.make("http", vu, user)
         self._room = room
 
     if TYPE_CHECKING:
@@ -76,6 +146,9 @@ class Client:
         tcp: TCPClient
         udp: UDPClient
         websocket: WebsocketClient
+        grpc: GRPCClient
+        http: HTTPClient
+        http2: HTTP2Client
         kafka: KafkaClient
         mongodb: MongoDBClient
         mqtt: MQTTClient
@@ -89,7 +162,9 @@ class Client:
     else:
 
         def __getattr__(self, name):
-            if name in ENGINE_CLIENTS:
+            if name in NATIVE_PROTOCOLS:
+                client = self._native.make(name, self._vu, self._user)
+            elif name in ENGINE_CLIENTS:
                 client = engine_client_class(name)(self.http)
             else:
                 client = client_class(name)(self._room)
@@ -113,8 +188,6 @@ class ClientHub:
         self._connections = plan.connections.value
         self._room = CallRoom(recorder, plan.connections, plan.timeout_s, show)
         self._recorder = recorder
-        self._book = TemplateBook(plan.timeout_s)
-        self._authorizer = Authorizer()
         self._addresses: dict[tuple[str, int], asyncio.Future[list[str]]] = {}
         self._is_guarded = self._is_halted = False
         # The users' sockets may need as many descriptors as the system permits.
@@ -134,7 +207,7 @@ class ClientHub:
         get_step = current_step.get
         sees_all = trace is not None
 
-        def send(template: Template, vu: int, needs_body: bool) -> Response:
+        def send(template: Template, vu: int, needs_body: bool) -> Request[Any]:
             step, sees_body = get_step(NO_STEP)
             return send_native(template, vu, step, sees_body or needs_body or sees_all)
 
@@ -143,11 +216,11 @@ class ClientHub:
             send_native = function
 
         # Clients keep `send` for good; `rebind` keeps it from keeping a closed engine alive.
-        self._send, self._rebind = send, rebind
+        self._native, self._rebind = NativeClients(plan, send), rebind
 
     def client(self, vu: int, user: object = None) -> Client:
         """Return the clients of a virtual user, the instance of its workflow."""
-        return Client(HTTPClient(self._book, self._send, vu, self._authorizer, user), self._room)
+        return Client(self._native, vu, user, self._room)
 
     async def prepare(self, arg: OptimizedArg) -> None:
         """Resolve or encode one request part, once. Raises InputError if that fails."""
@@ -162,8 +235,10 @@ class ClientHub:
             await self._look_up(arg, ((host.strip("[]"), int(port)),))
             arg.optimized = arg
         elif isinstance(arg, UrlValue):
-            template = self._book.template("GET", arg, {})
+            template, *others = self._native.templates(arg)
             await self._pin(template)
+            for other in others:
+                await self._pin(other)
             arg.optimized = template
         elif isinstance(arg, DataDict | DataList | DataText | DataBytes):
             arg.optimized = encode_data(arg)
@@ -172,7 +247,7 @@ class ClientHub:
 
     async def prepare_rows(self, parts: Sequence[OptimizedArg]) -> None:
         """Prepare the request part of each row of a feed."""
-        self._book.keep_more(len(parts))
+        self._native.keep_more(len(parts))
         hosts = set()
         for part in parts:
             if part.optimized is not None:
@@ -215,9 +290,7 @@ class ClientHub:
         self, client: str, method: str, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Template:
         """Return the request that `client.<client>.<method>(*args, **kwargs)` would send."""
-        http = HTTPClient(self._book, lambda template, *_: cast(Any, template), 0)
-        caller = http if client == "http" else engine_client_class(client)(http)
-        return cast(Template, getattr(caller, method)(*args, **kwargs))
+        return self._native.compile(client, method, args, kwargs)
 
     def program(
         self, layers: list[list[CompiledStep]], vus: int, iterations: int | None

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from hyperscale.clients.library import LibraryClient
 from hyperscale.errors import InputError
-from hyperscale.testing.protocols import PROTOCOLS
+from hyperscale.testing.protocols import NATIVE_PROTOCOLS, PROTOCOLS
 
 ENGINE_CLIENTS = ("graphql", "sse", "tcp", "udp", "websocket")
 """Clients beside `http` that use the native engine, each a module of that name."""
@@ -25,7 +25,7 @@ def client_class(name: str) -> type[LibraryClient]:
     """
     row = PROTOCOLS.get(name)
     if row is None:
-        known = ["http", *ENGINE_CLIENTS, *PROTOCOLS]
+        known = [*NATIVE_PROTOCOLS, *ENGINE_CLIENTS, *PROTOCOLS]
         near = difflib.get_close_matches(name, known, n=1)
         meant = f"; did you mean self.client.{near[0]}?" if near else ""
         raise AttributeError(f"there is no client {name!r}{meant} Clients: {', '.join(known)}")

@@ -59,6 +59,9 @@ class PlainCall(TypedDict, total=False):
     cert: str
     """Path of a client certificate (PEM); its key may be in the same file or in `key`."""
     key: str
+    version: str | float
+    """Of HTTP: 1.1, 2, or "auto" for what the server chooses with TLS. `self.client.http` uses 1.1,
+    `self.client.http2` uses 2."""
 
 
 class BodyCall(PlainCall, total=False):
@@ -98,11 +101,29 @@ _KNOWN = frozenset(PlainCall.__annotations__) | frozenset(BodyCall.__annotations
 _BODIES = ("data", "json", "form", "files")
 
 
-class TemplateBook:
-    """Renders requests for one workflow, whose `timeout_s` is the default of every call."""
+_PROTOCOLS = {"1.1": "http1", "2": "http2", "2.0": "http2", "auto": "auto"}
+"""Versions of HTTP as users write them, and what the engine calls them."""
 
-    def __init__(self, timeout_s: float) -> None:
+
+class TemplateBook:
+    """Renders the requests of one client. `timeout_s` is the default of every call.
+
+    A connection of HTTP/2 carries up to `streams` requests at once. `response_type` is what a step
+    receives, if that is not an `HTTPResponse`.
+    """
+
+    def __init__(
+        self,
+        timeout_s: float,
+        *,
+        protocol: str = "http1",
+        streams: int = 100,
+        response_type: type | None = None,
+    ) -> None:
         self._timeout_s = timeout_s
+        self._protocol = protocol
+        self._streams = streams
+        self._response_type = response_type
         self._kept: dict[tuple[object, ...], Template] = {}
         self._kept_max = _KEPT_MAX
         self.gets: dict[str, Template] = {}  # those of GET on a URL alone: the commonest call
@@ -203,9 +224,22 @@ class TemplateBook:
                 redirects_max=call.get("redirects", REDIRECTS_MAX),
                 body_bytes_max=call.get("body_limit", BODY_BYTES_MAX),
                 tls=self._tls_of(call),
+                protocol=self._protocol_of(where, call),
+                streams_max=self._streams,
+                response_type=self._response_type,
             )
         except (ValueError, OverflowError, TypeError) as error:
             raise InputError(f"{where}: {error}") from error
+
+    def _protocol_of(self, where: str, call: BodyCall) -> str:
+        version = call.get("version")
+        if version is None:
+            return self._protocol
+        protocol = _PROTOCOLS.get(str(version))
+        if protocol is None or self._protocol not in ("http1", protocol):
+            allowed = '1.1, 2 or "auto"' if self._protocol == "http1" else "2"
+            raise InputError(f"{where}: version={version!r} is not possible", hint=f"use {allowed}")
+        return protocol
 
     def _tls_of(self, call: BodyCall) -> Tls | None:
         chosen = (call.get("verify"), call.get("ca"), call.get("cert"), call.get("key"))

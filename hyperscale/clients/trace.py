@@ -64,6 +64,8 @@ def _body_lines(body: bytes, *, chars_max: int) -> list[str]:
 
 def _request(exchange: "Exchange", chars_max: int) -> "Iterator[str]":
     first, *headers = exchange.request_head.splitlines() or [""]
+    if exchange.version == "HTTP/2":  # request heads are kept as HTTP/1.1 writes them
+        first = first.removesuffix("HTTP/1.1") + exchange.version
     yield "> " + " ".join(mask_header("", word) for word in first.split(" "))
     for line in filter(None, headers):
         name, _, value = line.partition(":")
@@ -89,6 +91,8 @@ def _response(exchange: "Exchange", chars_max: int) -> "Iterator[str]":
         yield from (f"< | {line}" for line in _body_lines(content, chars_max=chars_max))
     if len(exchange.messages) > len(shown):
         yield f"< … {len(exchange.messages) - len(shown):,} more messages"
+    for name, value in exchange.raw_trailers:
+        yield f"< {name.decode('latin-1')}: {value.decode('latin-1')} (trailer)"
     if exchange.error is not None:
         yield f"< broken off: {exchange.error}: {exchange.error_detail or ''}".rstrip(": ")
 

@@ -100,9 +100,11 @@ class StepOutcomes:
             self.recorder.record_exchange_since(call.index, exchange, accepted, due_ns)
 
     def _record_exchange(self, call: HookCall, result: Any, _: int, results: _Results) -> None:
-        accept = call.accept
-        accepted = accept is not None and bool(accept(result.exchange.status))
-        self._count_exchange(call, result.exchange, accepted, results)
+        accept, exchange = call.accept, result.exchange
+        # Of a gRPC call, what is accepted are codes.
+        status = exchange.status if exchange.grpc_status is None else exchange.grpc_status
+        accepted = accept is not None and bool(accept(status))
+        self._count_exchange(call, exchange, accepted, results)
 
     def _record_graphql(
         self,

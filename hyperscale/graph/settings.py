@@ -9,11 +9,13 @@ from hyperscale.graph.annotations import closure_of
 from hyperscale.graph.hooks import Declared
 from hyperscale.graph.load_settings import read_load
 from hyperscale.graph.reading import Reading
-from hyperscale.graph.values import parse_choice
+from hyperscale.graph.values import parse_choice, parse_count
 from hyperscale.graph.vitals import vital_metrics
 from hyperscale.graph.workflow import COMING_ATTRIBUTES, VU_ATTRIBUTES, Workflow
 from hyperscale.plan import RECORDED, Connections, Priority, WorkflowPlan
 from hyperscale.plan.thresholds import threshold_plans
+
+_STREAMS_MOST = 10_000
 
 TAKEN = frozenset(dir(Workflow)) | frozenset(Workflow.__annotations__)
 ATTRIBUTES = tuple(
@@ -36,6 +38,7 @@ def read_settings(reading: Reading, *, vus: object = None, duration: object = No
         grace_s=_parse_grace(cls.grace, where=at("grace")),
         priority=parse_choice(Priority, cls.priority, where=at("priority")),
         connections=parse_choice(Connections, cls.connections, where=at("connections")),
+        streams=parse_count(cls.streams, where=at("streams"), most=_STREAMS_MOST),
         tags=_parse_tags(cls.tags, where=at("tags")),
         thresholds=threshold_plans(
             cls.thresholds,

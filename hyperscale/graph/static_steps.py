@@ -16,8 +16,9 @@ from hyperscale.graph.source import FunctionNode, client_call, self_name
 from hyperscale.plan import FeedPer, Per, StepKind, Take, WorkflowPlan
 from hyperscale.testing import HTTPResponse, StreamResponse
 from hyperscale.testing.feed import FeedColumn
+from hyperscale.testing.protocols import NATIVE_PROTOCOLS
 
-_CLIENTS = ("http", "tcp", "udp", "websocket")
+_CLIENTS = (*NATIVE_PROTOCOLS, "tcp", "udp", "websocket")
 """Clients whose calls the native program can make."""
 _AROUND = (StepKind.SETUP, StepKind.TEARDOWN)
 COMPILED_ROWS_MAX = 100_000

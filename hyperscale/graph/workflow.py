@@ -82,6 +82,8 @@ class Workflow:
     tags: Collection[str] = ()
     connections: ConnectionsName | Connections = "per-vu"
     """Which requests share connections: "per-vu" (kept alive), "shared" or "per-request"."""
+    streams: int = 100
+    """Requests at once on a connection of HTTP/2; further ones open another connection."""
     allow_failures: bool = False
     """True lets the run pass although not one request succeeded, or the test's own code raised in
     more than 1 % of the iterations. Thresholds and checks still decide."""

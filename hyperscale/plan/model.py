@@ -153,6 +153,7 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True):
     weight: float | None = None  # its share of a total; `vus` and `stages` are that share
     warmup_s: float = 0.0  # at the beginning of the duration: run, and not counted
     connections: Connections = Connections.PER_VU
+    streams: int = 100  # requests at once on a connection of HTTP/2
     tags: tuple[str, ...] = ()
     is_test: bool = True
     depends: tuple[str, ...] = ()

@@ -23,7 +23,8 @@ from hyperscale.testing.graphql import (
     Query,
     SubscriptionResponse,
 )
-from hyperscale.testing.http import HTTPResponse
+from hyperscale.testing.grpc import GRPCCode, GRPCResponse
+from hyperscale.testing.http import HTTP2Response, HTTPResponse
 from hyperscale.testing.mix import Mix
 from hyperscale.testing.parameters import Param
 from hyperscale.testing.responses import (
@@ -51,8 +52,6 @@ from hyperscale.testing.results import (
     CallResult,
     Check,
     CustomResult,
-    GRPCResponse,
-    HTTP2Response,
     HTTP3Response,
     Metric,
 )
@@ -87,6 +86,7 @@ __all__ = [
     "Feed",
     "File",
     "FileGlob",
+    "GRPCCode",
     "GRPCResponse",
     "GraphQLResponse",
     "GraphQLSchema",

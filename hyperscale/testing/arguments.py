@@ -29,7 +29,9 @@ STREAM_SCHEMES = {**_SOCKET_SCHEMES, **_RAW_SCHEMES}
 """Schemes of streams, and their ports; None: a URL has to name one."""
 CLIENT_SCHEMES: dict[str, Mapping[str, int | None]] = {
     "graphql": {**_SCHEMES, **_SOCKET_SCHEMES},
+    "grpc": _SCHEMES,
     "http": _SCHEMES,
+    "http2": _SCHEMES,
     "sse": _SCHEMES,
     "tcp": dict.fromkeys(("tcp", "tls")),
     "udp": dict.fromkeys(("udp",)),
@@ -423,10 +425,27 @@ def _listed(paths: list[Path], root: Path, what: str) -> dict[str, str]:
     return files
 
 
-class _Protobuf(OptimizedArg):
-    """A gRPC message. Its client does not exist yet; a step that takes it is refused."""
+class ProtobufBytes(bytes, OptimizedArg):
+    """A gRPC message, encoded once. Written as an instance of a generated class, or as bytes."""
 
-    comes_with = "gRPC"
+    @classmethod
+    def wrap(cls, value: object) -> Self:
+        message = cls(encode_message(value, where="Protobuf"))
+        message.optimized = message
+        return message
+
+
+def encode_message(value: object, *, where: str) -> bytes:
+    """Return a message as bytes. Raises InputError if it is none."""
+    if isinstance(value, bytes):
+        return value
+    encode = getattr(value, "SerializeToString", None)
+    if encode is None:
+        raise InputError(
+            f"{where}: a {type(value).__name__} is not a message",
+            hint="give an instance of a class that protoc generated, or bytes",
+        )
+    return bytes(encode())
 
 
 class EmailValue(FrozenDict, OptimizedArg):
@@ -466,4 +485,4 @@ else:
     URL, Headers, Params, Cookies = UrlValue, HeadersValue, ParamsValue, CookiesValue
     Auth, Data, File = AuthValue, _Data, _File
     Directory, FileGlob = DirectoryValue, FileGlobValue
-    Protobuf, Email = _Protobuf, EmailValue
+    Protobuf, Email = ProtobufBytes, EmailValue

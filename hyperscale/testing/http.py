@@ -1,4 +1,4 @@
-"""`HTTPResponse`: one finished HTTP exchange. Values are computed when they are read."""
+"""`HTTPResponse`, `HTTP2Response`: a finished exchange. Values are computed when they are read."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -98,7 +98,7 @@ class HTTPResponse(CallResult):
 
     @property
     def version(self) -> str:
-        """ "HTTP/1.1" or "HTTP/1.0"."""
+        """ "HTTP/1.1", "HTTP/1.0" or "HTTP/2"."""
         return self.exchange.version
 
     @property
@@ -200,3 +200,15 @@ class HTTPResponse(CallResult):
             if name.strip().lower() == "charset":
                 return value.strip().strip('"') or "utf-8"
         return "utf-8"
+
+
+class HTTP2Response(HTTPResponse):
+    """A response over HTTP/2, whatever its status."""
+
+    __slots__ = ()
+    protocol = "http2"
+
+    @property
+    def trailers(self) -> ResponseHeaders:
+        """The header fields that followed the body, by name in any case."""
+        return ResponseHeaders(self.exchange.raw_trailers)

@@ -28,6 +28,9 @@ class Protocol:
         return f"pip install 'hyperscale[{self.extra}]'"
 
 
+NATIVE_PROTOCOLS = ("http", "http2", "grpc")
+"""Clients that the engine itself serves. Their steps can be static."""
+
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
         row.name: row

@@ -123,22 +123,10 @@ def outcome_of(result: CustomResult, took_ns: int) -> tuple[bool, str | None, in
     return is_ok, error, max(0, took_ns)
 
 
-class HTTP2Response(CallResult):
-    """A result of a HTTP/2 client, which does not exist yet; no step can return it."""
-
-    comes_with = "HTTP/2"
-
-
 class HTTP3Response(CallResult):
     """A result of a HTTP/3 client, which does not exist yet; no step can return it."""
 
     comes_with = "HTTP/3"
-
-
-class GRPCResponse(CallResult):
-    """A result of a gRPC client, which does not exist yet; no step can return it."""
-
-    comes_with = "gRPC"
 
 
 class CheckMark:

@@ -38,7 +38,7 @@ def test_plugins_and_the_runner_have_the_import_paths_of_published_tests() -> No
     assert runner.LocalRunner is hyperscale.LocalRunner
 
 
-COMING = "GRPCResponse HTTP2Response HTTP3Response"
+COMING = "HTTP3Response"
 
 
 @pytest.mark.parametrize("name", COMING.split())

@@ -90,7 +90,7 @@ def test_one_call_on_fixed_arguments_is_static(
         (PLAIN.replace("(url)", "(url, **OPTIONS)"), NotStatic.CHANGING_ARGUMENTS),
         (PLAIN.replace("(url)", "(URLS[0])"), NotStatic.CHANGING_ARGUMENTS),
         (PLAIN.replace("url: URL", "url: str"), NotStatic.CHANGING_ARGUMENTS),
-        (PLAIN.replace("client.http", "client.grpc"), NotStatic.MORE_THAN_ONE_CALL),
+        (PLAIN.replace("client.http", "client.redis"), NotStatic.MORE_THAN_ONE_CALL),
         (PLAIN.replace("return await", "await"), NotStatic.MORE_THAN_ONE_CALL),
         (PLAIN.replace("    return", "    x = 1\n    return"), NotStatic.MORE_THAN_ONE_CALL),
         (PLAIN.replace("HTTPResponse", "dict"), NotStatic.NO_HTTP_TEST),

@@ -288,9 +288,9 @@ def test_a_bad_override_is_refused_by_its_flag(
         (
             """
             @step()
-            async def a(self) -> GRPCResponse: ...
+            async def a(self) -> HTTP3Response: ...
             """,
-            "shop.py:5: Shop.a: GRPCResponse is not supported yet: there is no client for gRPC",
+            "shop.py:5: Shop.a: HTTP3Response is not supported yet: there is no client for HTTP/3",
         ),
         (
             """

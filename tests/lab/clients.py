@@ -9,7 +9,8 @@ import uvloop
 
 from hyperscale._native import Recorder
 from hyperscale.clients import ClientHub
-from hyperscale.clients.http import HTTPClient
+from hyperscale.clients.grpc import GRPCClient
+from hyperscale.clients.http import HTTP2Client, HTTPClient
 from hyperscale.clients.scope import StepScope, current_step
 from hyperscale.plan import Connections, WorkflowPlan
 
@@ -22,7 +23,10 @@ class Lab:
     def __init__(self, hub: ClientHub, recorder: Recorder) -> None:
         self.hub = hub
         self.recorder = recorder
-        self.http: HTTPClient = hub.client(0).http
+        client = hub.client(0)
+        self.http: HTTPClient = client.http
+        self.http2: HTTP2Client = client.http2
+        self.grpc: GRPCClient = client.grpc
 
     def user(self, number: int) -> HTTPClient:
         return self.hub.client(number).http
@@ -35,7 +39,10 @@ class Lab:
 
 @asynccontextmanager
 async def open_lab(
-    connections: str = "per-vu", timeout_s: float = 10.0, sees_body: bool = True
+    connections: str = "per-vu",
+    timeout_s: float = 10.0,
+    sees_body: bool = True,
+    streams: int = 100,
 ) -> AsyncIterator[Lab]:
     plan = WorkflowPlan(
         name="Lab",
@@ -43,6 +50,7 @@ async def open_lab(
         duration_s=1.0,
         timeout_s=timeout_s,
         connections=Connections(connections),
+        streams=streams,
     )
     recorder = Recorder(1)
     hub = ClientHub(plan, recorder)

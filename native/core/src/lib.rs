@@ -6,6 +6,7 @@ pub mod clock;
 pub mod engine;
 pub mod guard;
 pub mod hist;
+pub mod http2;
 pub mod iterations;
 pub mod loop_watch;
 pub mod masking;

@@ -72,7 +72,10 @@ impl Engine {
     /// Wakes whoever waits. The engine is not locked: what wakes may send again.
     fn deliver(&self, py: Python<'_>) -> PyResult<usize> {
         self.turns.begin_calls(clock::now_ns());
+        // Steps that wake up together send their next requests together.
+        self.core().hold_writes();
         let delivered = self.deliver_all(py);
+        self.core().release_writes(&mut lock(&self.recorder));
         self.turns.end_calls();
         delivered
     }

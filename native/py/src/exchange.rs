@@ -5,6 +5,28 @@ use hyperscale_core::recorder::Phase;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
+const HEADERS_MAX: usize = 128;
+
+/// A head without its first line.
+fn header_lines(head: &[u8]) -> &[u8] {
+    let start = head.iter().position(|&byte| byte == b'\n').map_or(head.len(), |at| at + 1);
+    head.get(start..).unwrap_or_default()
+}
+
+fn to_pairs<'py>(py: Python<'py>, lines: &[u8]) -> PyResult<Bound<'py, PyList>> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let pairs = PyList::empty(py);
+    // The head was parsed once already, under the same limits.
+    if let Ok(httparse::Status::Complete((_, found))) = httparse::parse_headers(lines, &mut headers)
+    {
+        for header in found {
+            let name = PyBytes::new(py, header.name.as_bytes());
+            pairs.append((name, PyBytes::new(py, header.value)))?;
+        }
+    }
+    Ok(pairs)
+}
+
 /// A finished call, read lazily: most are only counted.
 #[pyclass(frozen, module = "hyperscale._native")]
 pub struct Exchange {
@@ -42,25 +64,29 @@ impl Exchange {
 
     #[getter]
     fn raw_headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let mut headers = [httparse::EMPTY_HEADER; 128];
-        let mut parsed = httparse::Response::new(&mut headers);
-        let pairs = PyList::empty(py);
-        // The head was parsed once already, under the same limits.
-        if parsed.parse(self.inner.head()).is_ok() {
-            for header in parsed.headers.iter() {
-                let name = PyBytes::new(py, header.name.as_bytes());
-                pairs.append((name, PyBytes::new(py, header.value)))?;
-            }
-        }
-        Ok(pairs)
+        to_pairs(py, header_lines(self.inner.head()))
+    }
+
+    /// Header fields that followed the body (HTTP/2).
+    #[getter]
+    fn raw_trailers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        // As a head of its own, which ends with an empty line.
+        let lines = self.inner.trailers.as_deref().unwrap_or_default();
+        to_pairs(py, &[lines, b"\r\n"].concat())
+    }
+
+    /// Code of a gRPC call; None for everything else.
+    #[getter]
+    fn grpc_status(&self) -> Option<u8> {
+        self.inner.grpc_status
     }
 
     /// The first header of this name, in any case.
     fn header(&self, name: &str) -> Option<String> {
-        let mut headers = [httparse::EMPTY_HEADER; 128];
-        let mut parsed = httparse::Response::new(&mut headers);
-        parsed.parse(self.inner.head()).ok()?;
-        let found = parsed.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let parsed = httparse::parse_headers(header_lines(self.inner.head()), &mut headers).ok()?;
+        let httparse::Status::Complete((_, found)) = parsed else { return None };
+        let found = found.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
         // Latin-1, as HTTP has it.
         Some(found.value.iter().map(|&byte| char::from(byte)).collect())
     }

@@ -71,6 +71,7 @@ impl Template {
     #[pyo3(signature = (
         method, url, headers, body = None, content_type = None, *, chunked = false,
         connect_timeout_s, read_timeout_s, total_timeout_s, redirects_max, body_bytes_max, tls = None,
+        protocol = "http1", streams_max = 100, response_type = None,
     ))]
     fn new(
         method: &str,
@@ -85,6 +86,9 @@ impl Template {
         redirects_max: u32,
         body_bytes_max: u64,
         tls: Option<&Tls>,
+        protocol: &str,
+        streams_max: u32,
+        response_type: Option<Py<PyType>>,
     ) -> PyResult<Self> {
         let limits = Limits {
             connect_ns: to_ns(connect_timeout_s)?,
@@ -93,11 +97,13 @@ impl Template {
             redirects_max,
             body_bytes_max,
         };
-        let body = body.map(|bytes| Body { bytes: bytes.into(), chunked, content_type });
+        let body =
+            body.map(|bytes| Body { bytes: bytes.into(), chunked, content_type, continues: false });
         let default = TlsProfile::default();
         let profile = tls.map_or(&default, |tls| &tls.profile);
-        template::Template::new(method, url, headers, body, limits, profile, Protocol::Http1)
-            .map(|template| Self { inner: Arc::new(template), response_type: None })
+        let protocol = to_protocol(protocol, streams_max)?;
+        template::Template::new(method, url, headers, body, limits, profile, protocol)
+            .map(|template| Self { inner: Arc::new(template), response_type })
             .map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
@@ -166,7 +172,7 @@ impl Template {
             "udp" => Protocol::Udp,
             _ => Protocol::Http1,
         };
-        let body = body.map(|bytes| Body { bytes: bytes.into(), chunked: false, content_type });
+        let body = body.map(|bytes| Body { bytes: bytes.into(), content_type, ..Body::default() });
         let default = TlsProfile::default();
         let profile = tls.map_or(&default, |tls| &tls.profile);
         let made = template::Template::new(verb, url, headers, body, limits, profile, protocol)
@@ -200,6 +206,16 @@ impl Template {
     #[getter]
     fn url(&self) -> &str {
         self.inner.url.as_str()
+    }
+}
+
+fn to_protocol(name: &str, streams_max: u32) -> PyResult<Protocol> {
+    match name {
+        "http1" => Ok(Protocol::Http1),
+        "http2" => Ok(Protocol::Http2 { streams_max }),
+        "auto" => Ok(Protocol::Auto { streams_max }),
+        "grpc" => Ok(Protocol::Grpc { streams_max }),
+        other => Err(PyValueError::new_err(format!("unknown protocol {other:?}"))),
     }
 }
 

@@ -59,6 +59,8 @@ named_enum! {
         Sse => "/sse/{ms}/{n}",
         Websocket => "/ws",
         Broken => "/broken/{fault}",
+        Grpc => "/hyperscale.Echo/{method}",
+        GrpcHealth => "/grpc.health.v1.Health/{method}",
         Unknown => "*",
     }
 }
@@ -84,6 +86,7 @@ named_enum! {
         Sse => "sse",
         Tcp => "tcp",
         Udp => "udp",
+        Grpc => "grpc",
     }
 }
 
@@ -97,6 +100,16 @@ struct StreamCounts {
 }
 
 const STREAMS: usize = Stream::ALL.len();
+
+named_enum! {
+    /// Protocols beside HTTP/1.1 that requests are counted under.
+    Protocol {
+        Http2 => "http/2",
+        Grpc => "grpc",
+    }
+}
+
+const PROTOCOLS: usize = Protocol::ALL.len();
 const ROUTES: usize = Route::ALL.len();
 const METHODS: usize = Method::ALL.len();
 
@@ -149,6 +162,7 @@ struct Shard {
     seconds: VecDeque<(u64, u64)>,
     residence: Histogram,
     streams: [StreamCounts; STREAMS],
+    protocols: [u64; PROTOCOLS],
     bytes_in: u64,
     bytes_out: u64,
     malformed: u64,
@@ -162,6 +176,7 @@ impl Shard {
             seconds: VecDeque::new(),
             residence: Histogram::new(),
             streams: [StreamCounts::default(); STREAMS],
+            protocols: [0; PROTOCOLS],
             bytes_in: 0,
             bytes_out: 0,
             malformed: 0,
@@ -261,6 +276,13 @@ impl Tally {
         if let Some(counts) = lock(&self.shard).streams.get_mut(stream as usize) {
             counts.messages_out += messages;
             counts.bytes_out += bytes;
+        }
+    }
+
+    /// The request that was just read came by this protocol.
+    pub fn spoke_protocol(&self, protocol: Protocol) {
+        if let Some(count) = lock(&self.shard).protocols.get_mut(protocol as usize) {
+            *count += 1;
         }
     }
 
@@ -364,6 +386,9 @@ impl Totals {
                 total.bytes_in += part.bytes_in;
                 total.bytes_out += part.bytes_out;
             }
+            for (count, other) in sum.protocols.iter_mut().zip(&shard.protocols) {
+                *count += other;
+            }
             sum.bytes_in += shard.bytes_in;
             sum.bytes_out += shard.bytes_out;
             sum.malformed += shard.malformed;
@@ -452,6 +477,17 @@ impl Totals {
             &mut out,
             &residence.encode_deflated().map(|raw| STANDARD.encode(raw)).unwrap_or_default(),
         );
+        out.push(b'}');
+
+        fields.key(&mut out, "protocols");
+        out.push(b'{');
+        let mut protocols = json::Separator::default();
+        let total: u64 = sum.requests.iter().flatten().sum();
+        let others: u64 = sum.protocols.iter().sum();
+        field(&mut protocols, &mut out, "http/1.1", total.saturating_sub(others));
+        for (protocol, count) in Protocol::ALL.iter().zip(&sum.protocols) {
+            field(&mut protocols, &mut out, protocol.name(), *count);
+        }
         out.push(b'}');
 
         for (name, value) in [

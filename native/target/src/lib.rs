@@ -12,6 +12,8 @@ mod connection;
 pub mod counts;
 mod datagrams;
 mod encoded;
+mod grpc;
+mod http2;
 mod json;
 mod reply;
 pub mod request;

@@ -65,7 +65,7 @@ pub struct Head<'a> {
     pub path: &'a str,
     /// What follows the `?`, without it; empty if there is none.
     pub query: &'a str,
-    /// Minor version: 0 or 1.
+    /// Minor version: 0 or 1; 2 for HTTP/2.
     pub version: u8,
     pub headers: &'a [Header<'a>],
     pub keep_alive: bool,

@@ -259,7 +259,12 @@ fn echo(head: &Head<'_>) -> Action {
         json::string(&mut out, value);
     }
     fields.key(&mut out, "version");
-    json::string(&mut out, if head.version == 0 { "HTTP/1.0" } else { "HTTP/1.1" });
+    let version = match head.version {
+        0 => "HTTP/1.0",
+        1 => "HTTP/1.1",
+        _ => "HTTP/2",
+    };
+    json::string(&mut out, version);
     fields.next(&mut out);
     write_headers(&mut out, head);
     Action::Echo(out)

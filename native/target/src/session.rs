@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use crate::answer;
 use crate::clock::Now;
 use crate::counts::{Method, Route, Standing, Stream, Tally};
+use crate::http2::Http2;
 use crate::reply::{End, Manner, Refill, Reply, Source};
 use crate::request::{parse_head, BodyReader, Framing, HeaderSlots, Refused, HEADERS_MAX};
 use crate::routes::{self, Action};
@@ -57,6 +58,7 @@ enum State {
     Socket(Box<Socket>),
     /// A raw connection: everything is sent back.
     Raw,
+    Http2(Box<Http2>),
     Ended(After),
 }
 
@@ -120,6 +122,11 @@ impl Session {
                 }
                 State::Socket(socket) => self.converse(socket, input, out, now, tally),
                 State::Raw => self.send_back(input, out, tally),
+                State::Http2(mut streams) => {
+                    let next = streams.advance(input, out, now, tally, &mut self.standing);
+                    self.state = State::Http2(streams);
+                    Some(next)
+                }
                 State::Ended(after) => self.end(after),
             };
             if let Some(next) = next {
@@ -140,6 +147,7 @@ impl Session {
     pub fn owes_reply(&self) -> bool {
         match &self.state {
             State::Due { .. } => true,
+            State::Http2(streams) => streams.owes_reply(),
             State::Sending { source, end, .. } => {
                 *end != After::Reply(End::Hold)
                     && !matches!(source, Source::Drip { .. } | Source::Endless(_))
@@ -155,6 +163,7 @@ impl Session {
                 tally.abandoned(interim_bytes_out);
             }
             State::Sending { open: Some(open), .. } => tally.abandoned(open.bytes_out),
+            State::Http2(streams) => streams.closed(tally),
             _ => {}
         }
         tally.closed(self.standing);
@@ -169,6 +178,11 @@ impl Session {
     ) -> Option<Next> {
         if input.is_empty() {
             return Some(Next::NeedInput);
+        }
+        // The start of HTTP/2, with or without TLS, at the start of a connection.
+        if self.standing == Standing::Silent && input.starts_with(b"PRI") {
+            self.state = State::Http2(Box::new(Http2::new()));
+            return None;
         }
         let mut slots: HeaderSlots<'_> = [MaybeUninit::uninit(); HEADERS_MAX];
         let (head, used) = match parse_head(input, &mut slots) {

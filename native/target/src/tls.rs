@@ -57,7 +57,7 @@ pub fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>, TlsError>
     let key = PrivateKeyDer::from_pem_slice(&identity.key_pem)
         .map_err(|error| TlsError::Pem { what: "key", why: error.to_string() })?;
     let mut config = builder.with_single_cert(chain, key).map_err(unusable)?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
 

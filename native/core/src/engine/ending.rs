@@ -142,6 +142,8 @@ impl<T> Engine<T> {
         exchange.body = std::mem::take(&mut reply.body);
         exchange.head = reply.head.take();
         exchange.failure = failure;
+        exchange.grpc_status = reply.grpc_status;
+        exchange.trailers = reply.rare.as_mut().and_then(|rare| rare.trailers.take());
         let encoding = reply.rare.as_mut().and_then(|rare| rare.encoding.take());
         // A sample of a failure is only the start of a body.
         let is_whole = caller.keep == Keep::Body && !exchange.body.is_empty();

@@ -31,6 +31,33 @@ impl ErrorClass {
     }
 }
 
+/// Codes of gRPC: as the standard names them, and as classes of errors. The code is the place.
+const GRPC_CODES: [(&str, &str); 17] = [
+    ("OK", "grpc_ok"),
+    ("CANCELLED", "grpc_cancelled"),
+    ("UNKNOWN", "grpc_unknown"),
+    ("INVALID_ARGUMENT", "grpc_invalid_argument"),
+    ("DEADLINE_EXCEEDED", "grpc_deadline_exceeded"),
+    ("NOT_FOUND", "grpc_not_found"),
+    ("ALREADY_EXISTS", "grpc_already_exists"),
+    ("PERMISSION_DENIED", "grpc_permission_denied"),
+    ("RESOURCE_EXHAUSTED", "grpc_resource_exhausted"),
+    ("FAILED_PRECONDITION", "grpc_failed_precondition"),
+    ("ABORTED", "grpc_aborted"),
+    ("OUT_OF_RANGE", "grpc_out_of_range"),
+    ("UNIMPLEMENTED", "grpc_unimplemented"),
+    ("INTERNAL", "grpc_internal"),
+    ("UNAVAILABLE", "grpc_unavailable"),
+    ("DATA_LOSS", "grpc_data_loss"),
+    ("UNAUTHENTICATED", "grpc_unauthenticated"),
+];
+
+/// Name and error class of a gRPC code; the standard takes an unheard-of code for UNKNOWN.
+#[must_use]
+pub fn grpc_code(code: u8) -> (&'static str, &'static str) {
+    GRPC_CODES.get(usize::from(code)).copied().unwrap_or(("UNKNOWN", "grpc_unknown"))
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {detail}", class.name())]
 pub struct Failure {

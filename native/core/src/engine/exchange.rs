@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::error::{ErrorClass, Failure};
+use super::error::{grpc_code, ErrorClass, Failure};
 use super::http::reply::Version;
-use super::http::template::Template;
+use super::http::template::{percent_decode, Template};
 use super::request::Part;
 use crate::masking;
 use crate::recorder::Outcome;
@@ -46,6 +46,10 @@ pub struct Exchange {
     pub bytes_received: u64,
     pub remote: Option<SocketAddr>,
     pub tls: Option<TlsInfo>,
+    /// Header fields that followed the body, as lines.
+    pub trailers: Option<Box<[u8]>>,
+    /// Status of a gRPC call; None for everything else.
+    pub grpc_status: Option<u8>,
     /// The redirects that led here, in order, if the caller can see bodies; their own are dropped.
     pub hops: Vec<Exchange>,
 }
@@ -102,6 +106,8 @@ impl Exchange {
             bytes_received: 0,
             remote: None,
             tls: None,
+            trailers: None,
+            grpc_status: None,
             hops: Vec::new(),
         }
     }
@@ -123,6 +129,8 @@ impl Exchange {
         (self.bytes_sent, self.bytes_received) = (0, 0);
         self.remote = None;
         self.tls = None;
+        self.trailers = None;
+        self.grpc_status = None;
         self.hops.clear();
     }
 
@@ -137,11 +145,33 @@ impl Exchange {
     pub fn failure_message(&self) -> Cow<'_, str> {
         match &self.failure {
             Some(failure) => Cow::Borrowed(&failure.detail),
+            None if self.status == 200 => self.grpc_message(),
             None => match PHRASES.binary_search_by_key(&self.status, |&(status, _)| status) {
                 Ok(place) => Cow::Borrowed(PHRASES.get(place).map_or("", |&(_, text)| text)),
                 Err(_) => Cow::Owned(self.status.to_string()),
             },
         }
+    }
+
+    /// Status and message of a gRPC call, such as "NOT_FOUND: no such user".
+    fn grpc_message(&self) -> Cow<'_, str> {
+        let (name, _) = grpc_code(self.grpc_status.unwrap_or_default());
+        // Without a body, the fields are those of the head.
+        let lines = self.trailers.as_deref().unwrap_or(self.head());
+        let message = lines.split(|&byte| byte == b'\n').find_map(|line| {
+            let text = line.strip_prefix(b"grpc-message: ")?;
+            Some(percent_decode(text.trim_ascii_end()))
+        });
+        match message {
+            Some(message) => Cow::Owned(format!("{name}: {}", String::from_utf8_lossy(&message))),
+            None => Cow::Borrowed(name),
+        }
+    }
+
+    /// What an `accept` of a step looks at: the code of a gRPC call, else the status.
+    #[must_use]
+    pub fn judged_status(&self) -> u16 {
+        self.grpc_status.map_or(self.status, u16::from)
     }
 
     /// This exchange as a sample of a failure, credentials masked.
@@ -165,13 +195,15 @@ impl Exchange {
     pub fn outcome(&self, accepted: bool) -> Outcome<'static> {
         match &self.failure {
             None => {
-                let ok = self.status < 400 || accepted;
+                let code = self.grpc_status.unwrap_or(0);
+                let ok = (self.status < 400 && code == 0) || accepted;
+                let class = if code == 0 { "status" } else { grpc_code(code).1 };
                 Outcome {
                     ok,
                     latency_ns: Some(self.latency_ns),
                     // Messages of streams have none.
                     status: (self.status != 0).then_some(self.status),
-                    error: if ok { None } else { Some("status") },
+                    error: if ok { None } else { Some(class) },
                     phases_ns: self.phases_ns,
                     service_ns: None,
                 }

@@ -35,6 +35,7 @@ pub mod exchange;
 mod following;
 pub mod http;
 pub mod http1;
+pub mod http2;
 pub mod pacing;
 pub mod program;
 pub mod protocol;
@@ -190,6 +191,9 @@ pub struct Engine<T> {
     is_timer_due: bool,
     /// When the caller's loop was last held until.
     held_until_ns: u64,
+    holds_writes: bool,
+    /// Connections with requests that were held back.
+    held_writes: Vec<u32>,
 }
 
 impl<T> Engine<T> {
@@ -230,6 +234,8 @@ impl<T> Engine<T> {
             handled: 0,
             is_timer_due: false,
             held_until_ns: 0,
+            holds_writes: false,
+            held_writes: Vec::new(),
         })
     }
 

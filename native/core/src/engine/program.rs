@@ -103,8 +103,10 @@ impl Program {
             bounds.push(steps.len());
         }
         let state = VuState { marks: vec![Mark::Fine; steps.len()], ..VuState::default() };
+        let mut engine = Engine::new(options)?;
+        engine.hold_writes();
         Ok(Self {
-            engine: Engine::new(options)?,
+            engine,
             steps,
             bounds,
             vus: vec![state; vus],
@@ -189,10 +191,12 @@ impl Program {
             }
             let until_ns = start_ns.map_or(end_ns, |start_ns| start_ns.min(end_ns));
             let wait_ns = if self.engine.has_done() { 0 } else { until_ns.saturating_sub(now) };
+            self.engine.flush_writes(recorder);
             self.engine.wait(wait_ns)?;
             // The next request of a user leaves as soon as a response is read.
             while self.engine.handle_next(recorder) {
                 self.settle(recorder);
+                self.engine.flush_writes(recorder);
             }
             self.settle(recorder); // what timed out
         }
@@ -249,7 +253,7 @@ impl Program {
             let Some(step) = self.steps.get(token.position) else { continue };
             let exchange = done.exchange();
             let now = exchange.ended_ns;
-            let accepted = step.accepts.contains(&exchange.status);
+            let accepted = step.accepts.contains(&exchange.judged_status());
             let vu = token.vu as usize;
             // Latencies of the first steps count from when the iteration was due.
             let is_root = step.after.is_empty();

@@ -11,6 +11,7 @@ use cookie_store::CookieStore;
 
 use super::error::Failure;
 use super::http1::Http1;
+use super::http2::Http2;
 use super::raw::Raw;
 use super::request::{Part, Request, Requests};
 use super::transport::tls::Alpn;
@@ -26,6 +27,18 @@ pub enum Protocol {
     WebSocket(u64),
     Tcp,
     Udp,
+    /// At most so many requests at once on a connection.
+    Http2 {
+        streams_max: u32,
+    },
+    /// What the server chooses by ALPN; HTTP/1.1 without TLS.
+    Auto {
+        streams_max: u32,
+    },
+    /// Calls of gRPC, over HTTP/2.
+    Grpc {
+        streams_max: u32,
+    },
 }
 
 impl Protocol {
@@ -33,7 +46,9 @@ impl Protocol {
     #[must_use]
     pub const fn schemes(self) -> [&'static str; 2] {
         match self {
-            Self::Http1 => ["http", "https"],
+            Self::Http1 | Self::Http2 { .. } | Self::Auto { .. } | Self::Grpc { .. } => {
+                ["http", "https"]
+            }
             Self::WebSocket(_) => ["ws", "wss"],
             Self::Tcp => ["tcp", "tls"],
             Self::Udp => ["udp", "udp"],
@@ -45,6 +60,8 @@ impl Protocol {
     pub const fn alpn(self) -> Alpn {
         match self {
             Self::Http1 | Self::WebSocket(_) => &[b"http/1.1"],
+            Self::Http2 { .. } | Self::Grpc { .. } => &[b"h2"],
+            Self::Auto { .. } => &[b"h2", b"http/1.1"],
             Self::Tcp | Self::Udp => &[],
         }
     }
@@ -59,17 +76,29 @@ impl Protocol {
     #[must_use]
     pub const fn is_multiplexed(self) -> bool {
         match self {
-            Self::Http1 | Self::WebSocket(_) | Self::Tcp | Self::Udp => false,
+            Self::Http2 { .. } | Self::Grpc { .. } => true,
+            Self::Http1 | Self::Auto { .. } | Self::WebSocket(_) | Self::Tcp | Self::Udp => false,
         }
     }
 
-    /// Begins to speak on a connection that is open; `_alpn` is what the server chose.
-    pub fn open(self, _alpn: Option<&[u8]>) -> Result<AnySession, Failure> {
+    /// Begins to speak on a connection that is open; `alpn` is what the server chose.
+    pub fn open(self, alpn: Option<&[u8]>) -> Result<AnySession, Failure> {
         match self {
-            Self::Http1 => Ok(AnySession::Http1(Http1::default())),
+            Self::Auto { streams_max } if alpn == Some(b"h2") => {
+                Ok(AnySession::Http2(Http2::new(streams_max)))
+            }
+            Self::Http1 | Self::Auto { .. } => Ok(AnySession::Http1(Http1::default())),
+            Self::Http2 { streams_max } | Self::Grpc { streams_max } => {
+                Ok(AnySession::Http2(Http2::new(streams_max)))
+            }
             Self::WebSocket(_) => Ok(AnySession::WebSocket(Box::default())),
             Self::Tcp | Self::Udp => Ok(AnySession::Raw(Box::new(Raw::new(self.is_datagram())))),
         }
+    }
+
+    #[must_use]
+    pub const fn is_grpc(self) -> bool {
+        matches!(self, Self::Grpc { .. })
     }
 }
 
@@ -136,6 +165,7 @@ pub enum AnySession {
     Http1(Http1),
     WebSocket(Box<WebSocket>),
     Raw(Box<Raw>),
+    Http2(Http2),
 }
 
 /// Calls the same method of whichever session it is.
@@ -145,6 +175,7 @@ macro_rules! each {
             AnySession::Http1($session) => $call,
             AnySession::WebSocket($session) => $call,
             AnySession::Raw($session) => $call,
+            AnySession::Http2($session) => $call,
         }
     };
 }

@@ -141,6 +141,14 @@ impl Request {
         self.deadline_ns = self.total_deadline_ns;
     }
 
+    /// It is written now, some time after it was put on its connection.
+    pub(super) fn leaves(&mut self, now: u64) {
+        if self.started_ns == Some(self.hop_started_ns) {
+            self.started_ns = Some(now);
+        }
+        self.hop_started_ns = now;
+    }
+
     /// Its silence, which is limited, starts now.
     pub(super) fn awaits_bytes(&mut self, now: u64) {
         let deadline_ns = now.saturating_add(self.exchange.template.limits.read_ns);

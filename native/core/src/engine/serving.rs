@@ -144,13 +144,36 @@ impl<T> Engine<T> {
         request.awaits_bytes(now);
         let deadline_ns = request.deadline_ns;
         let (has_room, is_listed) = (session.has_room(), conn.is_listed);
+        let is_held = self.holds_writes && session.listens();
         self.timers.arm(slot, deadline_ns);
         match (has_room, is_listed) {
             (true, false) => self.list(number),
             (false, true) => self.unlist(number),
             _ => {}
         }
-        self.write(number, recorder);
+        if !is_held {
+            self.write(number, recorder);
+        } else if self.held_writes.last() != Some(&number) {
+            self.held_writes.push(number);
+        }
+    }
+
+    /// From now on, requests of protocols that carry several at once leave with `flush_writes`: those
+    /// that begin together on a connection then cost one system call.
+    pub fn hold_writes(&mut self) {
+        self.holds_writes = true;
+    }
+
+    /// Writes what was held back, and holds nothing back until the next `hold_writes`.
+    pub fn release_writes(&mut self, recorder: &mut Recorder) {
+        self.holds_writes = false;
+        self.flush_writes(recorder);
+    }
+
+    pub fn flush_writes(&mut self, recorder: &mut Recorder) {
+        while let Some(number) = self.held_writes.pop() {
+            self.write(number, recorder);
+        }
     }
 
     pub(super) fn write(&mut self, number: u32, recorder: &mut Recorder) {

@@ -22,6 +22,7 @@ pub enum Keep {
 pub enum Version {
     Http10,
     Http11,
+    Http2,
 }
 
 impl Version {
@@ -30,6 +31,7 @@ impl Version {
         match self {
             Self::Http10 => "HTTP/1.0",
             Self::Http11 => "HTTP/1.1",
+            Self::Http2 => "HTTP/2",
         }
     }
 }
@@ -58,6 +60,8 @@ pub struct Reply {
     pub head: Option<Arc<[u8]>>,
     pub body: Vec<u8>,
     pub rare: Option<Box<Rare>>,
+    /// Of a gRPC call, once it is known.
+    pub grpc_status: Option<u8>,
 }
 
 /// What most responses do not have.
@@ -66,6 +70,8 @@ pub struct Rare {
     pub location: Option<String>,
     pub set_cookies: Vec<String>,
     pub encoding: Option<String>,
+    /// Lines of header fields that followed the body.
+    pub trailers: Option<Box<[u8]>>,
 }
 
 impl Reply {
@@ -81,6 +87,7 @@ impl Reply {
             head: None,
             body: Vec::new(),
             rare: None,
+            grpc_status: None,
         }
     }
 

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use base64::Engine as _;
 use url::Url;
 
+use crate::engine::http2::head::Prepared;
 use crate::engine::protocol::Protocol;
 use crate::engine::streams::StreamCall;
 use crate::engine::transport::tls::TlsProfile;
@@ -55,6 +56,8 @@ pub struct Body {
     /// `bytes` are already framed as chunks.
     pub chunked: bool,
     pub content_type: Option<String>,
+    /// More follows, handed over while the request runs.
+    pub continues: bool,
 }
 
 #[derive(Debug)]
@@ -73,6 +76,7 @@ pub struct Template {
     origin_hint: AtomicU64,
     /// What each protocol prepares of it at the first use.
     pub(in crate::engine) http1_head: OnceLock<Box<[u8]>>,
+    pub(in crate::engine) http2: OnceLock<Prepared>,
 }
 
 impl Template {
@@ -139,6 +143,7 @@ impl Template {
             cookies,
             origin_hint,
             http1_head: OnceLock::new(),
+            http2: OnceLock::new(),
         })
     }
 
@@ -195,6 +200,7 @@ impl Template {
             cookies: self.cookies.clone(),
             origin_hint: AtomicU64::new(self.origin_hint.load(Ordering::Relaxed)),
             http1_head: OnceLock::new(),
+            http2: OnceLock::new(),
         }
     }
 
@@ -202,6 +208,11 @@ impl Template {
     #[must_use]
     pub fn has_header(&self, name: &str) -> bool {
         has_header(&self.headers, name)
+    }
+
+    #[must_use]
+    pub fn is_grpc(&self) -> bool {
+        self.origin.protocol.is_grpc()
     }
 
     #[must_use]
@@ -253,7 +264,7 @@ fn basic_auth(url: &Url) -> String {
     format!("Basic {}", STANDARD.encode(pair))
 }
 
-fn percent_decode(input: &[u8]) -> Vec<u8> {
+pub fn percent_decode(input: &[u8]) -> Vec<u8> {
     let digit = |b: Option<&u8>| b.and_then(|&b| (b as char).to_digit(16));
     let mut out = Vec::with_capacity(input.len());
     let mut at = 0;
