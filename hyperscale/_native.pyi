@@ -716,11 +716,13 @@ class Program:
 
         A choice is (seed, where the share of each alternative ends, the positions that do not run
         if it is chosen), a feed (take, whether a user has one row for good, rows, seed)."""
+    def resize(self, vus: int) -> None:
+        """Makes room for more users."""
     def pace(
         self,
         *,
-        offset_s: float = 0.0,
-        past_s: float = 0.0,
+        begins_at_s: float = 0.0,
+        place_s: float = 0.0,
         interval_s: float | None = None,
         phases_s: list[float] = ...,
         think_s: tuple[float, float] | None = None,
@@ -728,20 +730,29 @@ class Program:
         changes: list[tuple[float, int]] = ...,
         iterations_per_vu: int | None = None,
     ) -> None:
-        """Paces the users. The slot began `past_s` ago, and was then `offset_s` into its shape."""
+        """Paces the users. The slot began at `begins_at_s` of its shape and is at `place_s` now."""
     def pace_arrivals(
         self,
         stages: list[tuple[float, float]],
         slots: int,
         slot: int,
         *,
-        offset_s: float = 0.0,
-        past_s: float = 0.0,
+        begins_at_s: float = 0.0,
+        place_s: float = 0.0,
         missed_from_s: float | None = None,
         seed: int | None = None,
     ) -> None:
-        """Begins iterations as arrivals are due. The slot began `past_s` ago, and was then
-        `offset_s` into its shape; arrivals due from `missed_from_s` up to there are dropped."""
+        """Begins iterations as arrivals are due. The slot began at `begins_at_s` of its shape, and
+        is at `place_s` now; arrivals due from `missed_from_s` up to its beginning are dropped."""
+    def change(self, changes: list[tuple[float, int]], *, place_s: float) -> None:
+        """Changes when how many users loop. The slot is at `place_s` of its shape now."""
+    def change_arrivals(self, stages: list[tuple[float, float]], *, place_s: float) -> None:
+        """Changes the stages of the arrivals. The slot is at `place_s` of its shape now."""
+    def pause(self) -> None:
+        """Nothing begins until the next change."""
+    def end_in(self, in_s: float | None) -> None:
+        """After `in_s` nothing new begins; None: until it is called again. A later call may put it
+        off."""
     def run(self, slice_s: float) -> bool:
         """Runs up to `slice_s` with the interpreter released; False once all have stopped."""
     def stop_in(self, in_s: float) -> None:

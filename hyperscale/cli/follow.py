@@ -4,6 +4,7 @@ import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hyperscale.cli.cluster_flags import RepeatedWarnings, cluster_words
@@ -16,6 +17,7 @@ from hyperscale.client.updates import display_of, with_results
 from hyperscale.reporting.exit_codes import ExitCode
 from hyperscale.reporting.reporter import Sink
 from hyperscale.reporting.results import RunResult
+from hyperscale.runner.control import RunControl
 from hyperscale.runner.drive import OutputLog
 from hyperscale.stats.view import RunView
 from hyperscale.ui import open_ui
@@ -34,10 +36,19 @@ async def follow_to_end(
     cluster = cluster_words(args)
     log_dir = Path(args.log_dir) if vars(args).get("log_dir") else None
     result: RunResult | None = None
+    control = RunControl()
+    control.attach(partial(client.change_load, job))
     with (
         uninterrupted(),
-        open_ui(args.ui, stream=destination.stream, quiet=args.quiet, only_watches=True) as ui,
+        open_ui(
+            args.ui,
+            stream=destination.stream,
+            quiet=args.quiet,
+            on_change=control.press,
+            only_watches=True,
+        ) as ui,
     ):
+        control.on_refusal = partial(ui.log, source="hyperscale")
         with OutputLog(
             destination.output_file, lambda text: ui.log(text, source="hyperscale")
         ) as output:

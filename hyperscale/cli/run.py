@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hyperscale.cli.load_flags import (
@@ -22,6 +23,7 @@ from hyperscale.cli.report_flags import (
 from hyperscale.cli.signals import uninterrupted
 from hyperscale.config import parse_duration_s
 from hyperscale.reporting.files import ensure_writable
+from hyperscale.runner.control import RunControl
 from hyperscale.runner.drive import RunEnding, RunOptions, drive
 from hyperscale.runner.local import parse_workers
 from hyperscale.runner.source import LoadedTest, load_test_file, resolve_hosts
@@ -70,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
         log_level=args.log_level,
         log_dir=Path(args.log_dir) if args.log_dir else None,
         output_file=out_dir / "output.log",
+        control_dir=out_dir,
         static=not args.no_compile,
         streams=streams_of(args),
         stream_every_s=parse_duration_s(args.stream_interval, where="--stream-interval"),
@@ -87,11 +90,15 @@ async def _run(
     with Destination(args, out_dir, args.file) as destination:
         if options.log_dir is not None:
             ensure_writable(options.log_dir / "executor-0.log", where="--log-dir")
+        control = RunControl()
         with (
             uninterrupted(),  # wherever neither `drive` nor `publish` handles signals itself
-            open_ui(args.ui, stream=destination.stream, quiet=args.quiet) as ui,
+            open_ui(
+                args.ui, stream=destination.stream, quiet=args.quiet, on_change=control.press
+            ) as ui,
         ):
-            ending = await drive(test, options, ui)
+            control.on_refusal = partial(ui.log, source="hyperscale")
+            ending = await drive(test, replace(options, control=control), ui)
             problems = await destination.publish(ending.result, ui, test.reporters)
         destination.print_problems([*ending.stream_losses, *problems])
         return ending

@@ -30,8 +30,10 @@ from hyperscale.client.inputs import (
     checked_names,
     checked_reason,
     checked_text,
+    entrances_of,
     options_of,
 )
+from hyperscale.client.load_changes import JobLoadControl
 from hyperscale.client.manager_connections import Address
 from hyperscale.client.messages import (
     CancelJob,
@@ -86,7 +88,7 @@ if TYPE_CHECKING:  # a client that only asks questions does not load what builds
     Work = str | Path | Iterable[Given | tuple[Iterable[str], Given]]
 
 
-class HyperscaleClient:
+class HyperscaleClient(JobLoadControl):
     """A client of one cluster, in one event loop, for any number of jobs.
 
     Use it as an async context manager, or call `start` and `stop`.
@@ -107,16 +109,10 @@ class HyperscaleClient:
         """`directory`: that of a `hyperscale cluster up`, with its addresses and its secret.
         `settings`: other tables of a node's configuration, such as its secret or certificates.
         `on_trouble` is called with a sentence that says what the client waits for, while it
-        waits. `rng` chooses the order in which managers are asked.
-        """
-        if gate_tcp_addrs and manager_tcp_addrs:
-            raise InputError(
-                "gate_tcp_addrs and manager_tcp_addrs are given",
-                hint="gates reach the managers of every datacenter: give gate_tcp_addrs alone",
-            )
+        waits. `rng` chooses the order in which managers are asked."""
         self.on_trouble = on_trouble
         self.has_gates = bool(gate_tcp_addrs)
-        addresses = addresses_of(gate_tcp_addrs or manager_tcp_addrs)
+        addresses = entrances_of(gate_tcp_addrs, manager_tcp_addrs)
         config, tables = _settings_of(settings)
         if directory is not None:
             cluster = read_cluster(Path(directory))
@@ -341,10 +337,8 @@ class HyperscaleClient:
         return await self._cluster.ask(ListWorkers(), ListWorkersReply)
 
     async def drain_node(self, node: str) -> DrainNodeReply:
-        """Take a node out of service; call it again to see how much work the node still has.
-
-        Raise `InputError` if there is no such node, `RunError` if the cluster needs it.
-        """
+        """Take a node out of service; call it again to see how much work the node still has. Raise
+        `InputError` if there is no such node, `RunError` if the cluster needs it."""
         node = checked_text(node, where="node")
         try:
             reply = await self._cluster.ask(DrainNode(node=node), DrainNodeReply)

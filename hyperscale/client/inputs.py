@@ -21,6 +21,16 @@ _JOB_ID_MOST = 256  # characters; ids that managers make have about thirty
 _REASON_MOST = 1_000
 
 
+def entrances_of(gates: object, managers: object) -> list[Address]:
+    """Return the addresses of gates, or of managers."""
+    if gates and managers:
+        raise InputError(
+            "gate_tcp_addrs and manager_tcp_addrs are given",
+            hint="gates reach the managers of every datacenter: give gate_tcp_addrs alone",
+        )
+    return addresses_of(gates or managers)
+
+
 def addresses_of(given: object) -> list[Address]:
     """Return the addresses of managers, given as a list or as a single address."""
     if isinstance(given, str):

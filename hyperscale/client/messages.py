@@ -12,6 +12,7 @@ from hyperscale.jobs.committed.events import Code, JobOptions, JobStatus
 from hyperscale.jobs.committed.state import JobView
 from hyperscale.membership.events import MemberState
 from hyperscale.plan import Plan
+from hyperscale.plan.changes import LoadChange
 from hyperscale.stats.view import RunView
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import Role
@@ -164,6 +165,26 @@ class CancelJobReply(Struct, frozen=True, kw_only=True):
     status: JobStatus | None = None
     code: Code = Code.OK
     error: str = ""
+
+
+@message(kind=474, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_ASKING)
+class ChangeLoad(Struct, frozen=True, kw_only=True):
+    """Scale, pause or resume the load of a job; repeating it is harmless. -> ChangeLoadReply"""
+
+    job: str
+    change: LoadChange
+
+
+@message(kind=475, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
+class ChangeLoadReply(Struct, frozen=True, kw_only=True):
+    """`accepted`: the change is committed. If not, the job had ended with `status`, or `code` and
+    `error` say why it cannot be made."""
+
+    accepted: bool
+    status: JobStatus | None = None
+    code: Code = Code.OK
+    error: str = ""
+    hint: str = ""
 
 
 @message(kind=461, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)

@@ -56,6 +56,7 @@ def _outcomes(end: JobEnd) -> list[WorkflowOutcome]:
             workers=tuple(workflow.workers),
             began_s=_began_s(workflow, end.stats[name].elapsed_s, end.job.times.started_ms),
             shared_cores=workflow.shared_cores,
+            changes=workflow.changes,
         )
         for name, workflow in end.job.workflows.items()
     ]

@@ -78,13 +78,26 @@ class LifecycleHooks:
         Raises RunError if one raises; teardown hooks still run.
         """
         self.has_begun = True
-        begun = self._begun[per] = []
-        setups = self.program.setups[per]
+        if self.program.setups[per]:
+            self.outcomes.recorder.begin()  # what comes before the clock is its second 0
+        before = dict(vars(self.instance)) if per is Per.EXECUTOR else {}
+        await self._set_up(per, instances)
+        if per is Per.EXECUTOR:
+            self.shared = {
+                name: value
+                for name, value in vars(self.instance).items()
+                if name not in VU_ATTRIBUTES and before.get(name, _ABSENT) is not value
+            }
+
+    async def set_up_more(self, instances: Sequence[Workflow]) -> None:
+        """Run the setup hooks of users that come later, while others loop. Raises RunError."""
+        await self._set_up(Per.VU, instances)
+
+    async def _set_up(self, per: Per, instances: Sequence[Workflow]) -> None:
+        begun, setups = self._begun.setdefault(per, []), self.program.setups[per]
         if not setups:
             begun += instances if self.program.teardowns[per] else ()
             return
-        self.outcomes.recorder.begin()  # what comes before the clock is its second 0
-        before = dict(vars(self.instance)) if per is Per.EXECUTOR else {}
 
         async def set_up_one(instance: Workflow) -> None:
             begun.append(instance)
@@ -94,12 +107,6 @@ class LifecycleHooks:
                     raise failure(RunError, f"{self._name}.{call.name} failed", error) from error
 
         await _on_each(instances, set_up_one)
-        if per is Per.EXECUTOR:
-            self.shared = {
-                name: value
-                for name, value in vars(self.instance).items()
-                if name not in VU_ATTRIBUTES and before.get(name, _ABSENT) is not value
-            }
 
     async def tear_down(self) -> None:
         """Run the teardown hooks whose setup has begun. Their errors are printed and counted."""

@@ -2,7 +2,8 @@
 
 `UserCrew` asks its pacing before every iteration of a user (`turn`). `ClosedPacing` lets each user
 wait for its next start, and follows the stages with the number of users. `OpenPacing` begins an
-iteration for every arrival, on a user that is free; an arrival that finds none is dropped.
+iteration for every arrival, on a user that is free; an arrival that finds none is dropped. Both
+count in places of the workflow's shape (`plan.changes`), which stand still while it is paused.
 
 `engine/pacing.rs` does the same for native programs.
 """
@@ -15,7 +16,9 @@ from random import Random
 from typing import Any
 
 from hyperscale._native import Recorder
+from hyperscale.execution.slot_clock import SlotClock
 from hyperscale.plan import ArrivalKind, WorkflowPlan
+from hyperscale.plan.changes import LoadSchedule
 from hyperscale.plan.shapes import Arrivals, slot_users
 
 OVER = -1
@@ -24,6 +27,9 @@ OVER = -1
 _NS = 1_000_000_000
 _TIMER_NS = 2_000_000
 """How much earlier than asked for a timer of the loop may fire: the loop counts milliseconds."""
+
+_CATCH_UP_S = 0.25
+"""Arrivals that a change has made due for longer than this do not begin."""
 
 
 class _Place:
@@ -34,6 +40,7 @@ class _Place:
     def __init__(self, number: int, left: int | None) -> None:
         self.number = number  # within the slot
         self.left = left  # iterations; None: no limit of its own
+        # Places in the shape.
         self.due_s: float | None = None  # start of its next iteration; None: it has had none
         self.phase_s = 0.0  # with an interval: when it first began
         self.is_in = False  # it loops
@@ -41,32 +48,47 @@ class _Place:
 
 
 class ClosedPacing:
-    """Users that loop with pauses, or join and leave in stages."""
+    """Users that loop with pauses, or join and leave as the shape has it."""
 
-    def __init__(self, plan: WorkflowPlan, *, slots: int, slot: int, offset_s: float) -> None:
+    def __init__(self, plan: WorkflowPlan, clock: SlotClock, *, slots: int, slot: int) -> None:
         self._plan = plan
+        self._clock = clock
         self._slots, self._slot = slots, slot
-        self._offset_s = offset_s
-        self._changes = list(slot_users(plan.stages, slots, slot))
+        self._changes = list(slot_users(clock.schedule.stages, slots, slot))
         self._changed = 0
+        self._is_paused = clock.schedule.is_paused
         self._places: dict[Any, _Place] = {}
         self._in_order: list[_Place] = []
         self._wanted = 0
-        self._began_s = 0.0  # when the workflow began, which may be before this slot did
         self._random = Random(plan.seed * 2**32 + slot)  # noqa: S311 - not for secrets
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
         self.looping = 0
 
-    def start(self, users: Sequence[Any], began_s: float) -> None:
-        """Start with the users of the slot in order; its clock began at `began_s`, monotonic."""
-        self._in_order = [_Place(n, self._plan.iterations_per_vu) for n in range(len(users))]
-        self._places = dict(zip(users, self._in_order, strict=True))
-        self._began_s = began_s - self._offset_s
-        if self._changes:
-            self._change()
-        else:
-            self._want(len(users))
+    def start(self, users: Sequence[Any]) -> None:
+        """Start with the users of the slot in order, when its clock has begun."""
+        self.add(users)
+        self._follow()
+
+    def add(self, users: Sequence[Any], *, are_looping: bool = False) -> None:
+        """Add users, which begin when the shape wants them, or which loop already."""
+        for user in users:
+            place = _Place(len(self._in_order), self._plan.iterations_per_vu)
+            if are_looping:
+                place.is_in, place.due_s = True, self._clock.place_s
+                self.looping += 1
+            self._in_order.append(place)
+            self._places[user] = place
+
+    def change(self) -> None:
+        """Follow the schedule of the clock, which has changed."""
+        schedule = self._clock.schedule
+        self._is_paused = schedule.is_paused
+        self._changes = list(slot_users(schedule.stages, self._slots, self._slot))
+        self._changed = 0
+        self._follow()
+        for place in self._in_order:
+            _wake(place)
 
     def stop(self) -> None:
         """End every user that waits; the others end after their iteration."""
@@ -86,8 +108,9 @@ class ClosedPacing:
         while not self._is_over and place.left != 0:
             if place.number >= self._wanted:
                 self._leave(place)
-                if self._changed >= len(self._changes):
-                    break
+                await _wait(place, None)
+                continue
+            if self._is_paused:
                 await _wait(place, None)
                 continue
             if not place.is_in:
@@ -95,7 +118,7 @@ class ClosedPacing:
                 self.looping += 1
             if place.due_s is None:
                 place.due_s = self._first_s(place)
-            delay_s = place.due_s - time.monotonic()
+            delay_s = place.due_s - self._clock.place_s
             if delay_s <= 0:
                 return 0
             await _wait(place, delay_s)
@@ -108,18 +131,19 @@ class ClosedPacing:
             self.looping -= 1
 
     def _first_s(self, place: _Place) -> float:
-        interval_s, now_s = self._plan.interval_s, time.monotonic()
+        interval_s, now_s = self._plan.interval_s, self._clock.place_s
         if interval_s is None:
             return now_s
         if self._changes:  # a user that joins later begins at once, and keeps that phase
             place.phase_s = now_s
             return now_s
         user = self._slot + place.number * self._slots
-        place.phase_s = self._began_s + interval_s * user / self._plan.vus
-        return _next_on_grid(place.phase_s, interval_s, self._began_s + self._offset_s)
+        place.phase_s = interval_s * user / self._plan.vus
+        began_s = self._clock.schedule.place_s(self._clock.offset_s)
+        return _next_on_grid(place.phase_s, interval_s, began_s)
 
     def _next_s(self, place: _Place) -> float:
-        now_s = time.monotonic()
+        now_s = self._clock.place_s
         if self._plan.interval_s is not None:
             # Starts that the iteration overlapped are missed.
             return _next_on_grid(place.phase_s, self._plan.interval_s, now_s)
@@ -127,15 +151,20 @@ class ClosedPacing:
             return now_s + self._random.uniform(*self._plan.think_s)
         return now_s
 
-    def _change(self) -> None:
+    def _follow(self) -> None:
         """Apply the changes of the number of users that are due."""
-        now_s, wanted = time.monotonic(), self._wanted
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._changes:
+            self._want(len(self._in_order))
+            return
+        now_s, wanted = self._clock.place_s, self._wanted
         while self._changed < len(self._changes):
             at_s, users = self._changes[self._changed]
-            if self._began_s + at_s > now_s:
-                delay_s = self._began_s + at_s - now_s
-                loop = asyncio.get_running_loop()
-                self._timer = loop.call_later(delay_s, self._change)
+            if at_s > now_s:
+                if not self._is_paused:
+                    loop = asyncio.get_running_loop()
+                    self._timer = loop.call_later(at_s - now_s, self._follow)
                 break
             self._changed += 1
             wanted = users
@@ -143,8 +172,6 @@ class ClosedPacing:
 
     def _want(self, count: int) -> None:
         before, self._wanted = self._wanted, count
-        if self._changed >= len(self._changes):
-            before, count = 0, len(self._in_order)  # no more changes: users that are out end
         for place in self._in_order[min(before, count) : max(before, count)]:
             _wake(place)
 
@@ -155,22 +182,21 @@ class OpenPacing:
     def __init__(
         self,
         plan: WorkflowPlan,
+        clock: SlotClock,
         recorder: Recorder,
         *,
         slots: int,
         slot: int,
-        offset_s: float,
-        missed_from_s: float,
     ) -> None:
         seed = plan.seed if plan.arrivals is ArrivalKind.POISSON else None
-        self._arrivals = Arrivals(plan.stages, slots, slot, seed=seed)
+        self._clock = clock
+        self._arrivals = Arrivals(clock.schedule.stages, slots, slot, seed=seed)
         self._recorder = recorder
-        self._offset_s = offset_s
-        self._missed_from_s = missed_from_s  # arrivals from there to the offset never began
-        self._began_ns = 0
+        self._began_ns = 0  # when the place was 0, if the workflow had never been paused
         self._free: list[asyncio.Future[int]] = []  # the one that was busy last comes first
         self._users = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._is_paused = False
         self._is_over = False
 
     @property
@@ -178,16 +204,33 @@ class OpenPacing:
         """Users that are in an iteration."""
         return 0 if self._is_over else max(0, self._users - len(self._free))
 
-    def start(self, users: Sequence[Any], began_s: float) -> None:
-        """Start; the clock of the slot began at `began_s`, monotonic. The first arrivals begin once
-        the users wait for them."""
-        now_ns = time.perf_counter_ns()
+    def start(self, users: Sequence[Any]) -> None:
+        """Start, when the clock of the slot has begun. The first arrivals begin once the users wait
+        for them."""
         self._users = len(users)
-        self._began_ns = round((began_s - self._offset_s) * _NS)
-        self._arrivals.skip_until(self._missed_from_s)
-        if missed := self._arrivals.skip_until(self._offset_s):
-            self._recorder.add_dropped(now_ns, missed)
-        self._timer = asyncio.get_running_loop().call_later(0, self._begin_due)
+        self._arrivals.skip_until(self._clock.missed_from_s)
+        self._skip_until(self._clock.schedule.place_s(self._clock.offset_s))
+        self._follow()
+
+    def change(self) -> None:
+        """Follow the schedule of the clock, which has changed."""
+        self._arrivals.reshape(self._clock.schedule.stages)
+        # A change that took long to get here must not begin all that it asks for at once.
+        self._skip_until(self._clock.place_s - _CATCH_UP_S)
+        self._follow()
+
+    def _skip_until(self, place_s: float) -> None:
+        if missed := self._arrivals.skip_until(place_s):
+            self._recorder.add_dropped(time.perf_counter_ns(), missed)
+
+    def _follow(self) -> None:
+        """Begin arrivals as they are due from now on."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._is_paused = self._clock.schedule.is_paused
+        if not self._is_paused:
+            self._began_ns = time.perf_counter_ns() - round(self._clock.place_s * _NS)
+            self._timer = asyncio.get_running_loop().call_later(0, self._begin_due)
 
     def stop(self) -> None:
         """Begin nothing more; arrivals that were due and have not begun are dropped."""
@@ -196,7 +239,7 @@ class OpenPacing:
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
-        until_ns = time.perf_counter_ns() + _TIMER_NS
+        until_ns = 0 if self._is_paused else time.perf_counter_ns() + _TIMER_NS
         while (due_ns := self._next_ns()) is not None and due_ns < until_ns:
             self._arrivals.advance()
             self._recorder.add_dropped(due_ns)
@@ -245,33 +288,21 @@ Pacing = ClosedPacing | OpenPacing
 
 
 def pacing_of(
-    plan: WorkflowPlan,
-    recorder: Recorder,
-    *,
-    slots: int,
-    slot: int,
-    offset_s: float,
-    missed_from_s: float,
+    plan: WorkflowPlan, clock: SlotClock, recorder: Recorder, *, slots: int, slot: int
 ) -> Pacing | None:
-    """Return the pacing of a slot that begins `offset_s` into the workflow; None: users loop."""
+    """Return the pacing of a slot; None: users loop."""
     if plan.is_open:
-        return OpenPacing(
-            plan,
-            recorder,
-            slots=slots,
-            slot=slot,
-            offset_s=offset_s,
-            missed_from_s=missed_from_s,
-        )
-    if is_paced(plan):
-        return ClosedPacing(plan, slots=slots, slot=slot, offset_s=offset_s)
+        return OpenPacing(plan, clock, recorder, slots=slots, slot=slot)
+    if is_paced(plan, clock.schedule):
+        return ClosedPacing(plan, clock, slots=slots, slot=slot)
     return None
 
 
-def is_paced(plan: WorkflowPlan) -> bool:
+def is_paced(plan: WorkflowPlan, schedule: LoadSchedule) -> bool:
     """Return True if users do not simply loop."""
-    settings = (plan.interval_s, plan.think_s, plan.iterations_per_vu, plan.stages or None)
-    return (plan.is_test or plan.is_counted) and any(setting is not None for setting in settings)
+    settings = (plan.interval_s, plan.think_s, plan.iterations_per_vu, schedule.stages or None)
+    is_set = any(setting is not None for setting in settings)
+    return plan.is_timed and (is_set or schedule.is_paused)
 
 
 def _next_on_grid(origin_s: float, interval_s: float, now_s: float) -> float:

@@ -21,6 +21,7 @@ from hyperscale.execution.protocol import (
     RefusalKind,
     SlotRefused,
 )
+from hyperscale.plan.changes import AppliedChange
 
 
 class ExecutorPool:
@@ -149,9 +150,17 @@ class ExecutorPool:
         for index in ids:
             self._executors[index].share_context(context)
 
-    def start(self, ids: Iterable[int], start_in_ms: float = 0.0) -> None:
+    def start(
+        self, ids: Iterable[int], start_in_ms: float = 0.0, *, since_s: float | None = None
+    ) -> None:
+        """Start prepared slots; `since_s` as in StartSlot."""
         for index in ids:
-            self._executors[index].start(start_in_ms)
+            self._executors[index].start(start_in_ms, since_s)
+
+    def change(self, ids: Iterable[int], changes: Sequence[AppliedChange]) -> None:
+        """Change the load of slots; `changes` are all so far."""
+        for index in ids:
+            self._executors[index].change(changes)
 
     def renew_lease(self, ids: Iterable[int], deadline_boottime_ns: int) -> None:
         for index in ids:

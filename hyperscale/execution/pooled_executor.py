@@ -6,7 +6,7 @@ is next given a slot.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, StrEnum
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from hyperscale.execution.process import (
     spawn_executor,
 )
 from hyperscale.execution.protocol import (
+    ChangeSlot,
     ExecutorDied,
     ExecutorEvent,
     ExecutorHello,
@@ -41,6 +42,8 @@ from hyperscale.execution.protocol import (
     StartSlot,
     StopSlot,
 )
+from hyperscale.execution.slot_clock import SlotClock
+from hyperscale.plan.changes import AppliedChange
 
 _CHECK_OVERDUE_EVERY_S = 0.25
 T = TypeVar("T")
@@ -113,8 +116,10 @@ class ExecutorCounts:
 class HeldSlot:
     """A slot of an executor, from its assignment on."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, lasts_s: float) -> None:
-        self.lasts_s = lasts_s  # at most, from its start to the cut of what is in flight
+    def __init__(self, loop: asyncio.AbstractEventLoop, assignment: PrepareSlot) -> None:
+        self.clock = SlotClock(assignment)
+        self._grace_s = assignment.plan.grace_s_after(None)
+        self.is_stopping = False
         # Done if the slot is stopped before its assignment was sent.
         self.called_off: asyncio.Future[None] = loop.create_future()
         self.answer: asyncio.Future[SlotPrepared | SlotRefused] = loop.create_future()
@@ -122,6 +127,12 @@ class HeldSlot:
         self.early_end: asyncio.Future[None] = loop.create_future()
         # Every slot of the workflow is ready: from now on the end of this one is an event.
         self.is_announced = False
+
+    @property
+    def lasts_s(self) -> float | None:
+        """How long the slot lasts at most, to the cut of what is in flight; None: it is paused."""
+        left_s = self.clock.left_s
+        return None if left_s is None else left_s + self._grace_s
 
 
 def _resolve(future: "asyncio.Future[T]", outcome: T | RunError) -> None:
@@ -176,6 +187,11 @@ class _EndWatch:
         """Return why the kernel killed the executor, if its lease had expired."""
         silent_s = self._loop.time() - self._heard_s
         return self._lapse.verdict(now_ns=boottime_ns(), silent_s=silent_s, cpu_s=cpu_s)
+
+    def put_off(self) -> None:
+        """Expect no end until `expect_end` is called again: the load was changed."""
+        if not self.is_tearing_down:
+            self._disarm()
 
     def _disarm(self) -> None:
         if self._timer is not None:
@@ -257,8 +273,7 @@ class PooledExecutor:
     ) -> "tuple[HeldSlot, asyncio.Task[SlotPrepared | SlotRefused]]":
         """Give the executor a slot; the task ends with its answer, or RunError if it dies."""
         # Here, not in the task: a stop may come before the task begins.
-        lasts_s = assignment.run_s + assignment.plan.grace_s_after(None)
-        self._slot, self._nice = HeldSlot(self._loop, lasts_s), nice
+        self._slot, self._nice = HeldSlot(self._loop, assignment), nice
         return self._slot, self._loop.create_task(self._prepare(assignment, self._slot))
 
     async def _prepare(self, assignment: PrepareSlot, slot: HeldSlot) -> SlotPrepared | SlotRefused:
@@ -322,11 +337,29 @@ class PooledExecutor:
         if self._phase is ExecutorPhase.PREPARING:
             self.process.channel.send(ShareContext(context=context))
 
-    def start(self, start_in_ms: float) -> None:
+    def start(self, start_in_ms: float, since_s: float | None) -> None:
         if self._phase is ExecutorPhase.PREPARED and self._slot is not None:
             self._become(ExecutorPhase.RUNNING)
-            self.process.channel.send(StartSlot(start_in_ms=start_in_ms))
-            self._watch.expect_end(in_s=start_in_ms / 1000 + self._slot.lasts_s)
+            self.process.channel.send(StartSlot(start_in_ms=start_in_ms, since_s=since_s))
+            self._slot.clock.start(since_s)
+            self._slot.clock.begin()
+            self._expect_end(self._slot, start_in_s=start_in_ms / 1000)
+
+    def change(self, changes: Sequence[AppliedChange]) -> None:
+        """Change the load of a slot that is prepared or runs; `changes` are all so far."""
+        if (
+            self._phase in (ExecutorPhase.PREPARED, ExecutorPhase.RUNNING)
+            and self._slot is not None
+        ):
+            self.process.channel.send(ChangeSlot(changes=list(changes)))
+            is_news = self._slot.clock.change(changes)
+            if is_news and self._phase is ExecutorPhase.RUNNING and not self._slot.is_stopping:
+                self._watch.put_off()
+                self._expect_end(self._slot)
+
+    def _expect_end(self, slot: HeldSlot, *, start_in_s: float = 0.0) -> None:
+        if slot.lasts_s is not None:
+            self._watch.expect_end(in_s=start_in_s + slot.lasts_s)
 
     def renew_lease(self, deadline_boottime_ns: int) -> None:
         if self._phase in _HOLDS_SLOT:
@@ -335,6 +368,8 @@ class PooledExecutor:
 
     def stop(self, reason: str, grace_s: float) -> None:
         if self._phase in _HOLDS_SLOT:
+            if self._slot is not None:
+                self._slot.is_stopping = True
             self.process.channel.send(StopSlot(reason=reason, grace_s=grace_s))
             self._watch.expect_end(in_s=grace_s)
         elif self._slot is not None:

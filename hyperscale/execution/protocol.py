@@ -19,6 +19,7 @@ from msgspec import Struct
 from hyperscale._native import Report
 from hyperscale.errors import RunError
 from hyperscale.plan import WorkflowPlan
+from hyperscale.plan.changes import AppliedChange
 from hyperscale.plan.status import PartStatus
 
 FRAME_BYTES_MAX = 16 * 1024 * 1024
@@ -68,34 +69,15 @@ class PrepareSlot(Struct, tag="prepare", frozen=True, kw_only=True):
     context: bytes = b""  # what `plan.context.encode_received` made; values in it are opaque
     set_up: bytes = b""  # what `plan.context.encode_set_up` made; empty: setup has not run
     log_level: str = "info"
-    elapsed_s: float = 0.0  # how much of the workflow's duration earlier attempts ran
+    elapsed_s: float = 0.0  # since the start of the workflow, when the last attempt ended
     iterations: int | None = None  # of this slot; None: its share of the plan's
     static: bool = True  # False: static steps run in Python too
     trace: bool = False  # print every request and response
     parameters: dict[str, str | int | float | bool] = {}  # values of `Param`s, by name
     secrets: dict[str, str] = {}  # values of secret ones: masked in everything that is shown
 
-    @property
-    def offset_s(self) -> float:
-        """Where in the workflow's duration the slot begins."""
-        return self.plan.offset_s(self.elapsed_s)
-
-    @property
-    def missed_from_s(self) -> float:
-        """From where on, up to `offset_s`, arrivals did not begin."""
-        return self.offset_s
-
-    @property
-    def warmup_s(self) -> float:
-        """How much of the warm-up the slot runs."""
-        return max(0.0, self.plan.warmup_s - self.offset_s)
-
-    @property
-    def run_s(self) -> float:
-        """How long the slot runs."""
-        if self.role is SlotRole.TEAR_DOWN:
-            return 0.0
-        return self.plan.duration_s - self.offset_s
+    # All changes of the load so far, in the own time of the slot (`plan.changes`).
+    changes: list[AppliedChange] = []
 
 
 class ShareContext(Struct, tag="share", frozen=True, kw_only=True):
@@ -106,6 +88,14 @@ class ShareContext(Struct, tag="share", frozen=True, kw_only=True):
 
 class StartSlot(Struct, tag="start", frozen=True, kw_only=True):
     start_in_ms: float = 0.0
+    # Time since the start of the workflow, when the slot starts. None: `elapsed_s` of the slot.
+    since_s: float | None = None
+
+
+class ChangeSlot(Struct, tag="change", frozen=True, kw_only=True):
+    """The load is changed: these are all changes so far, as in PrepareSlot."""
+
+    changes: list[AppliedChange]
 
 
 class RenewLease(Struct, tag="lease", frozen=True, kw_only=True):
@@ -186,7 +176,7 @@ class ExecutorDied(Struct, frozen=True, kw_only=True):
     blames_code: bool = False  # the slot's code is at fault: another executor would fail too
 
 
-ToExecutor = PrepareSlot | ShareContext | StartSlot | RenewLease | StopSlot
+ToExecutor = PrepareSlot | ShareContext | StartSlot | ChangeSlot | RenewLease | StopSlot
 FromExecutor = (
     ExecutorHello
     | SlotSetUp

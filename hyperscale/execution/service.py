@@ -29,6 +29,7 @@ from hyperscale.execution.lease import LeaseWatch
 from hyperscale.execution.limits import CUT_S, TEARDOWN_S
 from hyperscale.execution.orphans import ProcessMark
 from hyperscale.execution.protocol import (
+    ChangeSlot,
     ExecutorHello,
     FromExecutor,
     PrepareSlot,
@@ -133,7 +134,10 @@ class ExecutorService:
                     self._shared.set_result(message.context)
             case StartSlot():
                 if self._slot is not None and self._work is None:
-                    self._begin(self._run(self._slot, message.start_in_ms / 1000))
+                    self._begin(self._run(self._slot, message))
+            case ChangeSlot():
+                if self._slot is not None:
+                    self._slot.change(message.changes)
             case StopSlot():
                 self._stop(message.reason, message.grace_s)
             case RenewLease():
@@ -228,8 +232,8 @@ class ExecutorService:
 
     # --- running --------------------------------------------------------------------------
 
-    async def _run(self, slot: SlotRun, start_in_s: float | None) -> None:
-        finished = await slot.run(start_in_s)
+    async def _run(self, slot: SlotRun, start: StartSlot | None) -> None:
+        finished = await slot.run(start)
         if self._leaves_something():
             finished = msgspec.structs.replace(finished, tainted=True)
         self._capture.flush()

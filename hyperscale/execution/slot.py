@@ -6,14 +6,13 @@ until the deadline, then runs Provide and teardown hooks.
 """
 
 import asyncio
-import contextlib
 import gc
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,17 +20,14 @@ from hyperscale._native import Exchange, Recorder
 from hyperscale.clients import ClientHub
 from hyperscale.config import format_duration
 from hyperscale.errors import HyperscaleError, InputError, InvariantError, RunError
-from hyperscale.execution.alternatives import SlotChoices
 from hyperscale.execution.bundle import mount, mounted_files
-from hyperscale.execution.capacity import memory_limit, own_descriptor_limit, refuse_excess
 from hyperscale.execution.capture import complain
-from hyperscale.execution.feeds import slot_feeds
+from hyperscale.execution.crews import CrewMaker, make_instance
 from hyperscale.execution.hook_calls import compile_calls, is_once
 from hyperscale.execution.lifecycle_hooks import LifecycleHooks
 from hyperscale.execution.limits import CUT_S
 from hyperscale.execution.loop_holds import LoopHolds
 from hyperscale.execution.outcomes import StepOutcomes
-from hyperscale.execution.pacing import pacing_of
 from hyperscale.execution.protocol import (
     FRAME_BYTES_MAX,
     FrameError,
@@ -41,13 +37,13 @@ from hyperscale.execution.protocol import (
     SlotRole,
     SlotSetUp,
     SlotTearingDown,
+    StartSlot,
     encode_frame,
 )
+from hyperscale.execution.slot_clock import SlotClock
 from hyperscale.execution.slot_reports import Send, SlotReports
-from hyperscale.execution.static import NativeCrew, compile_static
-from hyperscale.execution.tally import CheckTally, MetricTally, Tallies
+from hyperscale.execution.static import NativeCrew
 from hyperscale.execution.user_errors import (
-    HOOK_ERRORS,
     UserErrorLog,
     describe_error,
     failure,
@@ -59,12 +55,13 @@ from hyperscale.execution.values import (
     unpack_set_up,
     unpack_uses,
 )
-from hyperscale.execution.virtual_users import UserCrew, VirtualUser
-from hyperscale.graph import Blueprint, Hook, Workflow, blueprint, load_module
+from hyperscale.execution.virtual_users import UserCrew
+from hyperscale.graph import Blueprint, Hook, blueprint, load_module
 from hyperscale.graph.loading import find, import_error
 from hyperscale.graph.reading import display_path
-from hyperscale.graph.workflow import attach, set_attribute
-from hyperscale.plan import Connections, MetricKind, Per, share
+from hyperscale.graph.workflow import set_attribute
+from hyperscale.plan import Per
+from hyperscale.plan.changes import AppliedChange
 from hyperscale.plan.context import Provided, decode_received, encode_provided
 from hyperscale.plan.status import PartStatus
 from hyperscale.testing.parameters import (
@@ -104,14 +101,16 @@ async def prepare_slot(
         await _prepare_arguments(assignment, design, hub)
         received = decode_received(assignment.context)
         uses = unpack_uses(received)
-        instance = _make_instance(
+        instance = make_instance(
             assignment, design, hub, number=0, context=unpack_context(received), uses=uses
         )
         hooks = LifecycleHooks(design, compile_calls(design), outcomes, instance, uses)
         await _set_up_workflow(assignment, hooks, send, shared)
         if assignment.role is not SlotRole.TEAR_DOWN:
             await hooks.set_up(Per.EXECUTOR, [instance])
-        crew = _make_crew(assignment, hub, hooks)
+        clock = SlotClock(assignment)
+        maker = CrewMaker(assignment, clock, hub, hooks)
+        crew = maker.crew()
         if isinstance(crew, UserCrew):  # hooks of users keep a workflow from being static
             await hooks.set_up(Per.VU, [user.instance for user in crew.users])
     except BaseException:
@@ -134,8 +133,12 @@ async def prepare_slot(
     # of users would be a pause in every latency.
     gc.collect()
     gc.freeze()
-    reports = SlotReports(assignment, recorder, design.recorded, crew, send=send, on_beat=on_beat)
-    return SlotRun(assignment, hub, hooks, reports, crew, send=send)
+    reports = SlotReports(
+        assignment, clock, recorder, design.recorded, crew, send=send, on_beat=on_beat
+    )
+    return SlotRun(
+        assignment, clock, hub, hooks, reports=reports, maker=maker, crew=crew, send=send
+    )
 
 
 async def _set_up_workflow(
@@ -215,91 +218,6 @@ async def _prepare_arguments(assignment: PrepareSlot, design: Blueprint, hub: Cl
         raise group.exceptions[0] from None
 
 
-def _make_instance(
-    assignment: PrepareSlot,
-    design: Blueprint,
-    hub: ClientHub,
-    *,
-    number: int,
-    context: dict[str, Any],
-    uses: dict[str, dict[str, Any]],
-) -> Workflow:
-    slot = assignment.slot
-    try:
-        instance = design.workflow()
-    except HOOK_ERRORS as error:
-        raise failure(RunError, f"{design.plan.name}() failed", error) from error
-    attach(
-        instance,
-        client=hub.client(number, instance),
-        context=dict(context),
-        received=uses,
-        vu=0
-        if assignment.role is SlotRole.TEAR_DOWN
-        else assignment.plan.first_vu + slot + number * assignment.slots,
-    )
-    return instance
-
-
-def _make_crew(
-    assignment: PrepareSlot, hub: ClientHub, hooks: LifecycleHooks
-) -> UserCrew | NativeCrew:
-    plan, slots, slot = assignment.plan, assignment.slots, assignment.slot
-    design, program, first = hooks.design, hooks.program, hooks.instance
-    has_load = assignment.role is not SlotRole.TEAR_DOWN
-    vus = share(plan.vus, slots, slot) if has_load else 0
-    if any(hook.protocol is not None for layer in design.layers for hook in layer):
-        limits = [memory_limit()]
-        if plan.connections is not Connections.SHARED:
-            limits.append(own_descriptor_limit())
-        refuse_excess(f"{plan.name}.vus", vus, *limits)
-    iterations = assignment.iterations
-    if iterations is None and plan.iterations is not None and has_load:
-        iterations = share(plan.iterations, slots, slot)
-    if assignment.static and not assignment.trace and has_load:
-        static = compile_static(design, hub, assignment, vus=vus, iterations=iterations)
-        if static is not None:
-            return static
-    # A slot without users runs setup and teardown hooks all the same.
-    users = [VirtualUser(first, remembers=True)] if vus else []
-    for number in range(1, vus):
-        instance = _make_instance(
-            assignment,
-            design,
-            hub,
-            number=number,
-            context=first.context,
-            uses=hooks.received,
-        )
-        for name, value in hooks.shared.items():
-            set_attribute(instance, name, value)
-        users.append(VirtualUser(instance, remembers=program.remembers))
-    return UserCrew(
-        program,
-        hooks.outcomes,
-        tallies=Tallies(
-            [CheckTally(hook.name) for hook in design.checks],
-            [
-                MetricTally(hook.name, hook.metric_kind or MetricKind.COUNT)
-                for hook in design.metrics
-            ],
-        ),
-        users=users,
-        pacing=pacing_of(
-            plan,
-            hooks.outcomes.recorder,
-            slots=slots,
-            slot=slot,
-            offset_s=assignment.offset_s,
-            missed_from_s=assignment.missed_from_s,
-        ),
-        feeds=slot_feeds(assignment, design.workflow),
-        choices=SlotChoices(plan, design.index, slots=slots, slot=slot) or None,
-        iterations=iterations,
-        is_once=is_once(design),
-    )
-
-
 class SlotPhase(Enum):
     PREPARED = "prepared"
     RUNNING = "running"  # the virtual users loop
@@ -314,6 +232,8 @@ SLOT_MOVES = {
     SlotPhase.FINISHED: set[SlotPhase](),
 }
 
+_HAS_LOAD = (SlotPhase.PREPARED, SlotPhase.RUNNING)
+
 
 class _SlotStop(NamedTuple):
     reason: str
@@ -326,14 +246,19 @@ class SlotRun:
     def __init__(
         self,
         assignment: PrepareSlot,
+        clock: SlotClock,
         hub: ClientHub,
         hooks: LifecycleHooks,
-        reports: SlotReports,
-        crew: UserCrew | NativeCrew,
         *,
+        reports: SlotReports,
+        maker: CrewMaker,
+        crew: UserCrew | NativeCrew,
         send: Send,
     ) -> None:
         self._assignment = assignment
+        self._clock = clock
+        self._maker = maker
+        self._growing: asyncio.Task[None] | None = None  # makes more users
         self._hub = hub
         self._hooks = hooks
         self._reports = reports
@@ -341,7 +266,7 @@ class SlotRun:
         self._send = send
         self._phase = SlotPhase.PREPARED
         self._stop: _SlotStop | None = None
-        self._stop_came = asyncio.Event()
+        self._news = asyncio.Event()  # a stop or a change came
         self._is_halted = False
         self._is_tainted = False  # virtual users ignored their cancellation and still run
 
@@ -367,7 +292,38 @@ class SlotRun:
             reason, cut_at_s = self._stop.reason, min(self._stop.cut_at_s, cut_at_s)
         self._stop = _SlotStop(reason, cut_at_s)
         self._crew.stop()
-        self._stop_came.set()
+        self._news.set()
+
+    def change(self, changes: Sequence[AppliedChange]) -> None:
+        """Follow all changes of the load so far."""
+        is_over = self._stop is not None or self._phase not in _HAS_LOAD
+        if is_over or not self._assignment.plan.is_timed or not self._clock.change(changes):
+            return
+        try:
+            vus = self._maker.vus
+        except InputError as error:
+            complain(f"the load is not raised: {error}\n")
+            vus = self._crew.size
+        if isinstance(self._crew, NativeCrew):
+            self._crew.change(vus)
+        elif vus > self._crew.size and self._growing is None:
+            self._growing = asyncio.create_task(self._grow(self._crew), name="more users")
+        else:
+            self._crew.change([], self._maker.closed_pacing)
+        self._news.set()
+
+    async def _grow(self, crew: UserCrew) -> None:
+        """Add the users that the slot lacks, after their setup hooks."""
+        try:
+            while (vus := self._maker.vus) > crew.size and self._stop is None:
+                users = self._maker.users(range(crew.size, vus))
+                await self._hooks.set_up_more([user.instance for user in users])
+                crew.change(users, self._maker.closed_pacing)
+        except HyperscaleError as error:
+            complain(f"the load is not raised: {error}\n")
+            crew.change([], self._maker.closed_pacing)
+        finally:
+            self._growing = None
 
     def renew_lease(self, deadline_boottime_ns: int) -> None:
         self._crew.renew_lease(deadline_boottime_ns)
@@ -387,17 +343,18 @@ class SlotRun:
 
     # --- the load -------------------------------------------------------------------------
 
-    async def run(self, start_in_s: float | None) -> SlotFinished:
-        """Run the slot to its end, or only end it if `start_in_s` is None.
+    async def run(self, start: StartSlot | None) -> SlotFinished:
+        """Run the slot to its end, or only end it if there is no start.
 
         Errors of user code are reported, not raised.
         """
         self._reports.start()
         try:
-            if start_in_s is not None and self._stop is None:
-                with contextlib.suppress(TimeoutError):  # the start
-                    async with asyncio.timeout(max(0.0, start_in_s)):
-                        await self._stop_came.wait()
+            if start is not None and self._stop is None:
+                self._clock.start(start.since_s)
+                start_at_s = time.monotonic() + start.start_in_ms / 1000
+                while self._stop is None and time.monotonic() < start_at_s:
+                    await self._wait_for(None, until_s=start_at_s)
                 if self._stop is None:
                     await self._run_users()
             if self._phase is SlotPhase.PREPARED:
@@ -412,29 +369,37 @@ class SlotRun:
     async def _run_users(self) -> None:
         crew = self._crew
         self._become(SlotPhase.RUNNING)
-        self._hooks.outcomes.recorder.begin(self._assignment.warmup_s)
-        began_s = self._reports.begin_load()
-        deadline_s = began_s + self._assignment.run_s
+        self._hooks.outcomes.recorder.begin(self._clock.warmup_s)
+        self._reports.begin_load()
         holds = None
         if isinstance(crew, UserCrew):  # a native program runs no code of the user
             try:
                 holds = LoopHolds(self._hooks.program, self._hooks.outcomes.recorder)
             except OSError as error:  # no descriptor left for it: the load runs all the same
                 complain(f"code that holds the event loop is not watched: {error}\n")
-        crew.start(began_s)
+        crew.start()
         over = asyncio.ensure_future(crew.wait())
         try:
             await asyncio.sleep(0)  # every user is in its first step now,
             gc.freeze()  # and no collection needs to walk their tasks and frames
-            await self._wait_for(over, until_s=deadline_s)
+            while not over.done() and self._stop is None:
+                left_s = self._clock.left_s
+                if left_s is not None and left_s <= 0:
+                    break
+                until_s = None if left_s is None else time.monotonic() + left_s
+                await self._wait_for(over, until_s=until_s)
+            left_s = self._clock.left_s
+            now_s = time.monotonic()
+            deadline_s = None if left_s is None else now_s + left_s
             crew.stop()
             longest_ns = self._hooks.outcomes.recorder.longest_ns
             longest_s = None if longest_ns is None else longest_ns / 1e9
             grace_s = self._assignment.plan.grace_s_after(longest_s)
             while not over.done():
-                cut_at_s = deadline_s + grace_s
+                cuts_s = [] if deadline_s is None else [deadline_s + grace_s]
                 if self._stop is not None:
-                    cut_at_s = min(cut_at_s, self._stop.cut_at_s)
+                    cuts_s.append(self._stop.cut_at_s)
+                cut_at_s = min(cuts_s)  # a paused slot ends only by a stop
                 if time.monotonic() >= cut_at_s:
                     await self._cut_users(over)
                     break
@@ -443,18 +408,23 @@ class SlotRun:
                 self._cut_load()
         finally:
             over.cancel()
+            if self._growing is not None:
+                self._growing.cancel()
             if holds is not None:
                 holds.stop()
             self._reports.end_load()
             crew.close()
 
-    async def _wait_for(self, over: "asyncio.Future[None]", *, until_s: float) -> None:
-        """Wait until the users have ended, a stop arrives or `until_s` has come."""
-        self._stop_came.clear()
-        came = asyncio.ensure_future(self._stop_came.wait())
+    async def _wait_for(
+        self, over: "asyncio.Future[None] | None", *, until_s: float | None
+    ) -> None:
+        """Wait until the users have ended, a stop or a change arrives, or `until_s` has come."""
+        self._news.clear()
+        came = asyncio.ensure_future(self._news.wait())
         try:
-            timeout_s = max(0.0, until_s - time.monotonic())
-            await asyncio.wait((over, came), timeout=timeout_s, return_when="FIRST_COMPLETED")
+            timeout_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+            awaited = (came,) if over is None else (over, came)
+            await asyncio.wait(awaited, timeout=timeout_s, return_when="FIRST_COMPLETED")
         finally:
             came.cancel()
 

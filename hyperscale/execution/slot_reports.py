@@ -7,6 +7,7 @@ from collections.abc import Callable
 from hyperscale._native import Recorder, Report
 from hyperscale.execution.limits import HISTOGRAMS_EVERY_S, REPORT_EVERY_S
 from hyperscale.execution.protocol import FromExecutor, PrepareSlot, SlotReport
+from hyperscale.execution.slot_clock import SlotClock
 from hyperscale.execution.static import NativeCrew
 from hyperscale.execution.usage import ExecutorUsage
 from hyperscale.execution.virtual_users import UserCrew
@@ -32,6 +33,7 @@ class SlotReports:
     def __init__(
         self,
         assignment: PrepareSlot,
+        clock: SlotClock,
         recorder: Recorder,
         names: tuple[str, ...],
         crew: UserCrew | NativeCrew,
@@ -40,6 +42,7 @@ class SlotReports:
         on_beat: Callable[[], None],
     ) -> None:
         self._assignment = assignment
+        self._clock = clock
         self._recorder = recorder
         self._names = names  # of the recorded hooks
         self._crew = crew
@@ -47,7 +50,6 @@ class SlotReports:
         self._on_beat = on_beat
         self._usage = ExecutorUsage()
         self._sequence = self._beats = 0
-        self._began_s: float | None = None  # when the virtual users started
         self._ended_s: float | None = None
         self._lag_s = self._due_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -59,11 +61,10 @@ class SlotReports:
         self._due_s = time.monotonic() + _BEAT_S
         self._timer = asyncio.get_running_loop().call_later(_BEAT_S, self._beat)
 
-    def begin_load(self) -> float:
-        """Start the clock of the virtual users and return the time."""
+    def begin_load(self) -> None:
+        """Start the clock of the virtual users."""
         self._usage.begin()
-        self._began_s = time.monotonic()
-        return self._began_s
+        self._clock.begin()
 
     def end_load(self) -> None:
         self._ended_s = time.monotonic()
@@ -72,20 +73,21 @@ class SlotReports:
         """Return the next report; without `whole_series` it has the newest seconds only."""
         self._sequence += 1
         assignment, crew, elapsed_s = self._assignment, self._crew, 0.0
-        if self._began_s is not None:
-            elapsed_s = (self._ended_s or time.monotonic()) - self._began_s
+        offset_s = self._clock.offset_s
+        if self._clock.began_s is not None:
+            elapsed_s = (self._ended_s or time.monotonic()) - self._clock.began_s
         lag_s, self._lag_s = self._lag_s, 0.0
         return self._recorder.report(
             self._names,
             workflow=assignment.workflow,
             slot=assignment.slot,
             sequence=self._sequence,
-            elapsed_s=assignment.offset_s + elapsed_s,
+            elapsed_s=offset_s + elapsed_s,
             vus=crew.looping,
             raised=crew.raised,
             histograms=histograms,
             series_from=0 if whole_series else max(0, int(elapsed_s) - SERIES_S),
-            offset_s=int(assignment.offset_s),
+            offset_s=int(offset_s),
             checks=[tally.report() for tally in crew.checks],
             metrics=[tally.report(histograms=histograms) for tally in crew.metrics],
             cpu_s=self._usage.cpu_s,

@@ -6,7 +6,6 @@ has the interface of `virtual_users.UserCrew`.
 """
 
 import asyncio
-import time
 
 from hyperscale._native import Program as NativeProgram
 from hyperscale._native import Template
@@ -17,6 +16,7 @@ from hyperscale.execution.feeds import check_rows
 from hyperscale.execution.lease import boottime_ns
 from hyperscale.execution.pacing import is_paced
 from hyperscale.execution.protocol import PrepareSlot
+from hyperscale.execution.slot_clock import SlotClock
 from hyperscale.execution.tally import CheckTally, MetricTally
 from hyperscale.graph import Blueprint, Hook
 from hyperscale.graph.static_steps import FromParameter, StaticCall
@@ -31,12 +31,14 @@ _SLICE_S = 0.02
 class NativeCrew:
     """The virtual users of a native program."""
 
-    def __init__(self, program: NativeProgram, assignment: PrepareSlot, *, vus: int) -> None:
+    def __init__(
+        self, program: NativeProgram, assignment: PrepareSlot, clock: SlotClock, *, vus: int
+    ) -> None:
         self._program: NativeProgram | None = program
         self._assignment = assignment
+        self._clock = clock
         self.size = vus
         self.raised = 0  # there is no code of the test's own
-        self._duration_s = assignment.run_s
         self._driver: asyncio.Task[None] | None = None
         self._is_cut = False
         self._is_halted = False
@@ -50,15 +52,20 @@ class NativeCrew:
         program = self._program
         return 0 if program is None or self._driver is None else program.active
 
-    def start(self, began_s: float) -> None:
-        """Start the program; the clock of the load began at `began_s`, monotonic."""
+    def start(self) -> None:
+        """Start the program, when the clock of the slot has begun."""
         if self._program is not None:
-            past_s = time.monotonic() - began_s
-            _pace(self._program, self._assignment, self.size, past_s=past_s)
-            # Kept natively, to the instant.
-            self._program.stop_in(max(0.0, self._duration_s - past_s))
+            self._program.resize(self.size)
+            self._pace(self._program)
             work = self._drive(self._program)
             self._driver = asyncio.get_running_loop().create_task(work, name="program")
+
+    def change(self, vus: int) -> None:
+        """Follow the changed schedule of the slot's clock, with up to so many users."""
+        self.size = max(self.size, vus)
+        if self._program is not None and self._driver is not None:
+            self._program.resize(self.size)
+            self._repace(self._program)
 
     async def wait(self) -> None:
         if self._driver is not None:
@@ -101,39 +108,64 @@ class NativeCrew:
             self._is_halted = True  # the lease watch calls `cut`
         return self._is_cut or self._is_halted
 
+    def _pace(self, program: NativeProgram) -> None:
+        """Tell the program when its users begin their iterations, if they do not simply loop, and
+        when it ends."""
+        plan, clock, slots = self._assignment.plan, self._clock, self._assignment.slots
+        slot, interval_s, place_s = self._assignment.slot, plan.interval_s, clock.place_s
+        begins_at_s = clock.schedule.place_s(clock.offset_s)
+        if plan.is_open:
+            program.pace_arrivals(
+                self._stages(),
+                slots,
+                slot,
+                place_s=place_s,
+                begins_at_s=begins_at_s,
+                missed_from_s=clock.missed_from_s,
+                seed=plan.seed if plan.arrivals is ArrivalKind.POISSON else None,
+            )
+        elif is_paced(plan, clock.schedule):
+            users = range(slot, slot + self.size * slots, slots)
+            program.pace(
+                begins_at_s=begins_at_s,
+                place_s=place_s,
+                interval_s=interval_s,
+                phases_s=[interval_s * user / plan.vus for user in users] if interval_s else [],
+                think_s=plan.think_s,
+                seed=plan.seed * 2**31 + slot,
+                changes=self._users(),
+                iterations_per_vu=plan.iterations_per_vu,
+            )
+        if clock.schedule.is_paused:
+            program.pause()
+        # Kept natively, to the instant.
+        program.end_in(clock.left_s)
 
-def _pace(program: NativeProgram, assignment: PrepareSlot, vus: int, *, past_s: float) -> None:
-    """Tell the program when its users begin their iterations, if they do not simply loop. The
-    slot began `past_s` ago."""
-    plan, slots, slot = assignment.plan, assignment.slots, assignment.slot
-    if plan.is_open:
-        program.pace_arrivals(
-            [(stage.duration_s, stage.target) for stage in plan.stages],
-            slots,
-            slot,
-            offset_s=assignment.offset_s,
-            past_s=past_s,
-            missed_from_s=assignment.missed_from_s,
-            seed=plan.seed if plan.arrivals is ArrivalKind.POISSON else None,
-        )
-    elif is_paced(plan):
-        interval_s, users = plan.interval_s, range(slot, slot + vus * slots, slots)
-        program.pace(
-            offset_s=assignment.offset_s,
-            past_s=past_s,
-            interval_s=interval_s,
-            phases_s=[interval_s * user / plan.vus for user in users] if interval_s else [],
-            think_s=plan.think_s,
-            seed=plan.seed * 2**31 + slot,
-            changes=list(slot_users(plan.stages, slots, slot)),
-            iterations_per_vu=plan.iterations_per_vu,
-        )
+    def _repace(self, program: NativeProgram) -> None:
+        """Tell a running program that its shape has changed."""
+        schedule, place_s = self._clock.schedule, self._clock.place_s
+        if self._assignment.plan.is_open:
+            program.change_arrivals(self._stages(), place_s=place_s)
+        else:
+            program.change(self._users(), place_s=place_s)
+        if schedule.is_paused:
+            program.pause()
+        program.end_in(self._clock.left_s)
+
+    def _stages(self) -> list[tuple[float, float]]:
+        return [(stage.duration_s, stage.target) for stage in self._clock.schedule.stages]
+
+    def _users(self) -> list[tuple[float, int]]:
+        assignment = self._assignment
+        stages = self._clock.schedule.stages
+        return list(slot_users(stages, assignment.slots, assignment.slot))
 
 
 def compile_static(
     design: Blueprint,
     hub: ClientHub,
     assignment: PrepareSlot,
+    clock: SlotClock,
     *,
     vus: int,
     iterations: int | None,
@@ -183,7 +215,7 @@ def compile_static(
             slot=slot,
             first_vu=plan.first_vu + slot,
         )
-    return NativeCrew(program, assignment, vus=vus)
+    return NativeCrew(program, assignment, clock, vus=vus)
 
 
 def _requests(hook: Hook, hub: ClientHub) -> list[Template]:

@@ -10,6 +10,7 @@ its later outcome does not count.
 
 import asyncio
 from asyncio import CancelledError
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
@@ -18,7 +19,7 @@ from hyperscale.execution.alternatives import SlotChoices
 from hyperscale.execution.feeds import SlotFeeds
 from hyperscale.execution.hook_calls import DUE, RAISED, HookCall, StepProgram
 from hyperscale.execution.outcomes import StepOutcomes
-from hyperscale.execution.pacing import OVER, Pacing
+from hyperscale.execution.pacing import OVER, ClosedPacing, Pacing
 from hyperscale.execution.tally import CheckTally, MetricTally, Tallies
 from hyperscale.execution.user_errors import describe_error
 from hyperscale.graph import Workflow
@@ -73,21 +74,40 @@ class UserCrew:
 
     # --- life -----------------------------------------------------------------------------
 
-    def start(self, began_s: float) -> None:
-        """Start a task for every user; they run from the next turn of the loop on. The clock of
-        the load began at `began_s`, monotonic."""
-        loop = asyncio.get_running_loop()
-        self._all_done = loop.create_future()
-        self._alive = len(self.users)
+    def start(self) -> None:
+        """Start a task for every user, when the clock of the slot has begun; they run from the
+        next turn of the loop on."""
+        self._all_done = asyncio.get_running_loop().create_future()
         if self.pacing is not None:
-            self.pacing.start(self.users, began_s)
-        for user in self.users:
+            self.pacing.start(self.users)
+        self._start(self.users)
+        if not self.users:
+            self._all_done.set_result(None)
+
+    def _start(self, users: list[VirtualUser]) -> None:
+        loop = asyncio.get_running_loop()
+        self._alive += len(users)
+        for user in users:
             # One name for all: a name of its own would cost each user a string.
             user.task = loop.create_task(run_user(self, user), name="virtual user")
             # Not a wrapper around the loop: every suspension would be one frame deeper.
             user.task.add_done_callback(self._leave)
-        if not self.users:
-            self._all_done.set_result(None)
+
+    def change(self, more: list[VirtualUser], make_pacing: Callable[[], ClosedPacing]) -> None:
+        """Follow the changed schedule of the slot's clock, with more users. Users that looped
+        without a pause are paced from now on."""
+        has_begun = self._all_done is not None
+        if self.pacing is None:
+            self.pacing = make_pacing()
+            if has_begun:
+                self.pacing.add(self.users, are_looping=True)
+        self.users += more
+        if not has_begun or self.is_stopping:
+            return
+        if isinstance(self.pacing, ClosedPacing):
+            self.pacing.add(more)
+        self.pacing.change()
+        self._start(more)
 
     @property
     def checks(self) -> list[CheckTally]:
@@ -169,7 +189,6 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0911,
     size = program.size
     checks = program.checks
     metrics = program.metrics
-    pacing = crew.pacing
     feeds = crew.feeds
     choices = crew.choices
     left_out = 0  # bits of the alternatives that were not chosen, and of what depends on them
@@ -186,6 +205,7 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0911,
     if feeds is not None and not feeds.begin(instance):
         return
     while not crew.is_stopping:
+        pacing = crew.pacing  # a change of the load may have brought it
         if pacing is not None:
             due_ns = await pacing.turn(user)
             if due_ns == OVER:

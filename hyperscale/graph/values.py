@@ -14,15 +14,15 @@ WEIGHT_MAX = 1_000_000
 _WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
 
 
-def parse_count(value: object, *, where: str, most: int) -> int:
-    """Return a whole number of at least 1, which may be text from a command line."""
+def parse_count(value: object, *, where: str, most: int, least: int = 1) -> int:
+    """Return a whole number, which may be text from a command line."""
     number = value
     if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
         number = int(value)
     if isinstance(number, bool) or not isinstance(number, int):
         raise InputError(f"{where}: {value!r} is not a whole number", hint="such as 10")
-    if not 1 <= number <= most:
-        raise InputError(f"{where}: {value!r} must be at least 1 and at most {most}")
+    if not least <= number <= most:
+        raise InputError(f"{where}: {value!r} must be at least {least} and at most {most}")
     return number
 
 

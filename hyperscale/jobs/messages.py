@@ -17,6 +17,7 @@ from enum import Enum
 from msgspec import Struct, field
 
 from hyperscale.plan import Priority, WorkflowPlan
+from hyperscale.plan.changes import AppliedChange
 from hyperscale.plan.status import PartStatus
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import NODES, Role
@@ -99,7 +100,8 @@ class PreparePart(Struct, frozen=True, kw_only=True):
     file: str
     bundle: str  # SHA-256; the worker fetches the bundle from `leader` if needed
     context: bytes = b""  # encoded `plan.context.Received`; opaque
-    # Done by earlier attempts of this part; this attempt runs the rest.
+    # Time since the start of the workflow when the last attempt of the part had ended, and what
+    # earlier attempts have done.
     elapsed_s: float = 0.0
     iterations_done: int = 0
     lease_ms: int = 8_000
@@ -118,6 +120,8 @@ class PreparePart(Struct, frozen=True, kw_only=True):
     parameters: dict[str, str | int | float | bool] = {}  # those that are not secret
     secrets: str = ""  # id of the secret ones; the worker fetches them from `leader`
     within_job: bool = False
+    # All changes of the load so far, as the part sees them: see ChangePart.
+    changes: list[AppliedChange] = field(default_factory=list)
 
 
 SHARED_MAX = 4
@@ -136,6 +140,23 @@ class StartPart(Struct, frozen=True, kw_only=True):
     start_in_ms: float
     lease_ms: int = 8_000
     stamp_ms: int = 0  # see RenewLeases
+    # Time since the start of the workflow when the load starts; None: `elapsed_s` of the part.
+    since_s: float | None = None
+
+
+@message(kind=407, priority=MessagePriority.CRITICAL, size=SizeClass.MEDIUM, senders=_MANAGERS)
+class ChangePart(Struct, frozen=True, kw_only=True):
+    """Change the load of an attempt that is ready or runs. -> PartCommandReply
+
+    `changes` are all that were committed so far, so that a repeated or late command does no harm.
+    Their times count from the start of the workflow. For a part that runs behind the others, after
+    it was lost without a shape to keep up with, the leader moves them by as much.
+    """
+
+    attempt_id: AttemptId
+    group: int
+    term: int
+    changes: list[AppliedChange]
 
 
 @message(kind=402, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)

@@ -217,11 +217,15 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True):
             return self.iterations_per_vu * share(self.vus, slots, slot)
         return None if self.iterations is None else share(self.iterations, slots, slot)
 
+    @property
+    def is_timed(self) -> bool:
+        """True if users loop for a time; other workflows run their steps once."""
+        return self.is_test or self.is_counted
+
     def offset_s(self, elapsed_s: float) -> float:
-        """Return where in the duration an attempt begins, after earlier attempts ran for
-        `elapsed_s`. A workflow that runs once, and not for a time, begins anew."""
-        is_timed = self.is_test or self.is_counted
-        return min(max(0.0, elapsed_s), self.duration_s) if is_timed else 0.0
+        """Return the time since the start of the workflow at which an attempt begins, `elapsed_s`
+        into it. A workflow that runs once, and not for a time, begins anew."""
+        return max(0.0, elapsed_s) if self.is_timed else 0.0
 
 
 class ParameterPlan(Struct, frozen=True, kw_only=True):

@@ -150,6 +150,10 @@ class Arrivals:
         """Go on to the arrival after the next one."""
         self._area += self._slots if self._random is None else self._slots * self._exponential()
 
+    def reshape(self, stages: Sequence[StagePlan]) -> None:
+        """Go on with other stages: the numbers of the arrivals go on."""
+        self._shape = Shape(stages)
+
     def skip_until(self, at_s: float) -> int:
         """Skip the arrivals that were due before a time; return how many."""
         skipped = 0

@@ -15,8 +15,10 @@ from msgspec.structs import replace
 
 from hyperscale._native import FailureRow, Histogram, SeriesValue, StepCounts
 from hyperscale.plan import ParameterPlan
+from hyperscale.plan.changes import AppliedChange, ChangeKind
 from hyperscale.plan.thresholds import QUANTILES
 from hyperscale.reporting.results import (
+    ChangeResult,
     CheckResult,
     DatacenterResult,
     FailureResult,
@@ -57,6 +59,7 @@ class WorkflowOutcome:
     workers: tuple[str, ...] = ()
     began_s: float | None = None  # from the start of the run; None: it generated no load
     shared_cores: int = 0
+    changes: Sequence[AppliedChange] = ()  # of its load while it ran
 
     @property
     def all_warnings(self) -> tuple[str, ...]:
@@ -175,6 +178,8 @@ def _workflow(outcome: WorkflowOutcome) -> WorkflowResult:
         late=arrivals.late,
         dropped=arrivals.dropped,
         warmup_seconds=_round(min(plan.warmup_s, stats.elapsed_s)),
+        paused_seconds=_round(stats.schedule.paused_s(stats.elapsed_s)),
+        changes=[_change(change) for change in outcome.changes],
         series=_workflow_series(stats),
         began_seconds=_round_maybe(outcome.began_s),
         series_interval_seconds=stats.series_interval_s,
@@ -194,6 +199,16 @@ def _workflow(outcome: WorkflowOutcome) -> WorkflowResult:
             Reason(kind=reason.kind, text=clean(reason.text))
             for reason in reasons_against(stats, failed_as=_failed_as(outcome))
         ],
+    )
+
+
+def _change(change: AppliedChange) -> ChangeResult:
+    return ChangeResult(
+        at_seconds=_round(change.at_s),
+        kind=change.kind.value,
+        target=_round(change.target) if change.kind is ChangeKind.SCALE else None,
+        over_seconds=_round(change.over_s),
+        by=clean(change.by),
     )
 
 

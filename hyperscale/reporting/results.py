@@ -229,6 +229,17 @@ class ThresholdResult(Struct, frozen=True, kw_only=True):
     worst_from_second: int | None = None
 
 
+class ChangeResult(Struct, frozen=True, kw_only=True):
+    """A change of the load of a workflow while it ran."""
+
+    at_seconds: Amount  # When it was made, from the start of the workflow's load.
+    kind: str  # `scale`, `pause` or `resume`.
+    # Of `scale`: the new users, or iterations per second, for all cores and workers together.
+    target: Annotated[float | None, NOT_NEGATIVE] = None
+    over_seconds: Amount = 0.0  # Of `scale`: how long it took to get there.
+    by: str = ""  # Who asked for it, if that is known.
+
+
 class WorkflowResult(Struct, frozen=True, kw_only=True):
     """One workflow. Its counts and latencies are those of its test steps together."""
 
@@ -252,7 +263,7 @@ class WorkflowResult(Struct, frozen=True, kw_only=True):
     # Requests fully handed to the kernel by all its steps, setup and teardown included, as are
     # redirects and further calls.
     sent: Count = 0
-    # Calls per second: total / (elapsed_seconds - warmup_seconds).
+    # Calls per second: total / (elapsed_seconds - warmup_seconds - paused_seconds).
     rate_per_second: Amount = 0.0
     iterations: Count = 0  # Times a virtual user finished all steps.
     latency_ms: LatencyMs = LatencyMs()  # Latency of the test steps together.
@@ -268,7 +279,7 @@ class WorkflowResult(Struct, frozen=True, kw_only=True):
     workers: list[str] = []  # Workers that finished its parts.
     # Calls that returned no result, as the step's annotation permits: neither ok nor failed.
     none: Count = 0
-    # Requests of all steps but setup and teardown / (elapsed_seconds - warmup_seconds).
+    # Requests of all steps but setup and teardown, per second as in `rate_per_second`.
     requests_per_second: Amount = 0.0
     cut_ms: LatencyMs = LatencyMs()  # How long requests in flight at the deadline had taken.
     # Latencies from here on are incomplete: requests that had taken as long were cut. Null if none
@@ -298,6 +309,8 @@ class WorkflowResult(Struct, frozen=True, kw_only=True):
     warmup_seconds: Amount = 0.0  # The beginning of `elapsed_seconds`, which is not counted.
     # Why the steps ran in Python; empty if the native engine ran them without the interpreter.
     in_python: str = ""
+    paused_seconds: Amount = 0.0  # How much of `elapsed_seconds` it was paused.
+    changes: list[ChangeResult] = []  # Changes of its load while it ran, in order.
 
 
 class DatacenterResult(Struct, frozen=True, kw_only=True):
@@ -376,6 +389,19 @@ class RunResult(Struct, frozen=True, kw_only=True):
             passed=self.passed,
             was_aborted=bool(self.aborted_by),
         )
+
+
+def changes_text(workflow: WorkflowResult) -> list[str]:
+    """Return the changes of a workflow's load in words, such as "50 users at 12s"."""
+    said = []
+    for change in workflow.changes:
+        what = {"pause": "paused", "resume": "resumed"}.get(change.kind, "")
+        if change.target is not None:
+            unit = f"{change.target:g}/s" if workflow.arrivals else f"{change.target:,.0f} users"
+            over = f" over {format_duration(change.over_seconds)}" if change.over_seconds else ""
+            what = f"{unit}{over}"
+        said.append(f"{what} at {format_duration(round(change.at_seconds, 1))}")
+    return said
 
 
 def censoring(result: WorkflowResult | StepResult) -> str | None:

@@ -40,13 +40,18 @@ from hyperscale.execution.protocol import (
 )
 from hyperscale.jobs.provisioner import SHARED_PER_WORKER_MAX
 from hyperscale.plan import Connections, Plan
+from hyperscale.plan.changes import LoadChange
 from hyperscale.reporting.build import build_result
 from hyperscale.reporting.exit_codes import ExitCode
 from hyperscale.reporting.results import RunResult
 from hyperscale.reporting.verdict import run_standing
+from hyperscale.runner.control import RunControl, control_socket
 from hyperscale.runner.events import (
+    ChangeAnswered,
+    ChangeExecutors,
     ExecutorReported,
     KillExecutors,
+    LoadChangeRequested,
     PoolReady,
     PrepareTeardown,
     PrepareWorkflow,
@@ -88,6 +93,8 @@ class RunOptions:
     run_id: str = field(default_factory=lambda: secrets.token_hex(8))
     streams: tuple["LiveStream", ...] = ()  # where live statistics go
     stream_every_s: float = 5.0
+    control_dir: Path | None = None  # directory for the socket that changes of the load come over
+    control: RunControl | None = None  # keys and Python code change the load through it
     trace: bool = False  # print every request and response as output of its workflow
 
 
@@ -201,9 +208,12 @@ class _RunDriver:
     async def run(self) -> RunEnding:
         started_at = datetime.now(UTC)
         began_s = time.monotonic()
-        async with self._pool:
+        options = self._options
+        async with self._pool, control_socket(options.control_dir, self.change):
             try:
                 self._driver.feed(PoolReady())
+                if options.control is not None:
+                    options.control.attach(self.change)
                 self._tasks.spawn(self._show_views(), name="views")
                 if self._streams is not None:
                     self._tasks.spawn(self._streams.run(), name="streams")
@@ -235,6 +245,13 @@ class _RunDriver:
         if self._streams is not None:
             losses = await self._streams.finish(run_standing(result).value)
         return RunEnding(result, run.interrupted_by, losses)
+
+    async def change(self, change: LoadChange) -> None:
+        """Change the load; raise `InputError` if the change does not fit."""
+        made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._driver.feed(LoadChangeRequested(change, made))
+        await made
+        self._ui.log(f"{change.describe()}\n", source="hyperscale")
 
     def close_streams(self) -> None:
         """End the streams of a run that did not come to its end."""
@@ -281,6 +298,13 @@ class _RunDriver:
                 self._pool.weigh(executors, nice)
             case StartExecutors(executors=executors):
                 self._pool.start(executors, START_IN_MS)
+            case ChangeExecutors(executors=executors, changes=changes):
+                self._pool.change(executors, changes)
+            case ChangeAnswered(token=made, error=error):
+                if error is not None:
+                    made.set_exception(error)
+                else:
+                    made.set_result(None)
             case StopExecutors(executors=executors, reason=reason, grace_s=grace_s):
                 self._pool.stop(executors, reason, grace_s)
             case KillExecutors(executors=executors, reason=reason):

@@ -1,10 +1,12 @@
 """Events and effects of a run on one machine."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from hyperscale.config import GRACE_S
 from hyperscale.errors import InputError, RunError
 from hyperscale.execution.protocol import ExecutorEvent
+from hyperscale.plan.changes import AppliedChange, LoadChange
 from hyperscale.sansio.core import Tick
 
 # --- events ------------------------------------------------------------------------------
@@ -38,7 +40,17 @@ class RunInterrupted:
     by: str
 
 
-RunEvent = PoolReady | WorkflowPrepared | ExecutorReported | RunInterrupted | Tick
+@dataclass(frozen=True, slots=True)
+class LoadChangeRequested:
+    """The load is to be scaled, paused or resumed. `ChangeAnswered` returns the token."""
+
+    change: LoadChange
+    token: Any = None
+
+
+RunEvent = (
+    PoolReady | WorkflowPrepared | ExecutorReported | LoadChangeRequested | RunInterrupted | Tick
+)
 
 # --- effects -----------------------------------------------------------------------------
 
@@ -82,6 +94,22 @@ class StartExecutors:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeExecutors:
+    """Change the load of slots; these are all changes so far."""
+
+    executors: tuple[int, ...]
+    changes: tuple[AppliedChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeAnswered:
+    """A change was made, or with `error` it does not fit."""
+
+    token: Any
+    error: InputError | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StopExecutors:
     executors: tuple[int, ...]
     reason: str
@@ -100,6 +128,8 @@ RunEffect = (
     | PrepareTeardown
     | WeighExecutors
     | StartExecutors
+    | ChangeExecutors
+    | ChangeAnswered
     | StopExecutors
     | KillExecutors
 )

@@ -4,13 +4,14 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, Unpack
 
 import msgspec
 
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
 from hyperscale.graph import Overrides, Workflow, build_plan
+from hyperscale.graph.changes import ScaleTarget, pause, resume, scale_to
 from hyperscale.graph.planning import plan_workflow
 from hyperscale.graph.reading import read
 from hyperscale.graph.settings import ATTRIBUTES
@@ -20,6 +21,7 @@ from hyperscale.reporting.files import ensure_writable
 from hyperscale.reporting.outputs import planned_outputs, write_outputs
 from hyperscale.reporting.reporter import Sink, as_reporters, submit_all
 from hyperscale.reporting.results import RunResult
+from hyperscale.runner.control import RunControl
 from hyperscale.runner.drive import WORKERS_MAX, RunOptions, drive
 from hyperscale.runner.source import (
     READING,
@@ -61,6 +63,20 @@ class LocalRunner:
         self.port = port
         self.params = checked_parameters(params, where="params")
         self.workers = parse_workers(workers, where="workers")
+        self._control = RunControl()
+
+    async def scale(self, **target: Unpack[ScaleTarget]) -> None:
+        """Change the load of the run under way: `vus=500`, or `rate="500/s"`, and `over="30s"`,
+        `workflow=…`. Raises InputError if nothing runs or the change does not fit."""
+        await self._control.change(scale_to(**target))
+
+    async def pause(self) -> None:
+        """Pause the run under way: users finish their iteration and wait."""
+        await self._control.change(pause())
+
+    async def resume(self) -> None:
+        """Let a paused run go on where it was."""
+        await self._control.change(resume())
 
     async def run(
         self,
@@ -91,6 +107,8 @@ class LocalRunner:
             timeout_s=None if timeout is None else parse_duration_s(timeout, where="timeout"),
             log_level=log_level,
             output_file=None if out_dir is None else out_dir / "output.log",
+            control_dir=out_dir,
+            control=self._control,
         )
         for _, path in planned_outputs(out_dir, None):
             ensure_writable(path, where="LocalRunner.run: out")

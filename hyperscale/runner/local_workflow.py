@@ -9,6 +9,7 @@ from hyperscale._native import Report
 from hyperscale.errors import InvariantError
 from hyperscale.execution.protocol import SlotFinished
 from hyperscale.plan import WorkflowPlan
+from hyperscale.plan.changes import AppliedChange
 from hyperscale.plan.context import Provided, decode_provided
 from hyperscale.plan.status import PartStatus
 from hyperscale.plan.thresholds import thresholds_of
@@ -113,7 +114,9 @@ class LocalWorkflow:
             is_final=self.phase is WorkflowPhase.ENDED,
         )
 
-    def outcome(self, *, began_s: float | None) -> WorkflowOutcome:
+    def outcome(
+        self, *, began_s: float | None, changes: Sequence[AppliedChange]
+    ) -> WorkflowOutcome:
         if self.status is None:
             raise InvariantError(f"{self.plan.name} has not ended")
         saturation = self.saturation.final_warning()
@@ -127,6 +130,7 @@ class LocalWorkflow:
             warnings=(*holds, *filter(None, (saturation, self.setup.problem))),
             was_saturated=self.saturation.was_saturated,
             began_s=began_s,
+            changes=changes,
         )
 
     def note_set_up(self, executor: int, context: bytes) -> bool:

@@ -35,6 +35,7 @@ from hyperscale.reporting.results import RunStatus
 from hyperscale.runner.events import (
     ExecutorReported,
     KillExecutors,
+    LoadChangeRequested,
     PoolReady,
     PrepareTeardown,
     PrepareWorkflow,
@@ -49,6 +50,7 @@ from hyperscale.runner.events import (
 )
 from hyperscale.runner.executor_table import ExecutorTable
 from hyperscale.runner.local_workflow import LocalWorkflow, RunStop, WorkflowPhase
+from hyperscale.runner.run_load import RunLoad
 from hyperscale.sansio.core import Tick
 from hyperscale.stats.holds import hold_warnings
 from hyperscale.stats.shared_cores import sharing_note
@@ -79,7 +81,7 @@ class LocalRun:
         self._namespaces: dict[str, Namespace] = {}
         self._stop: RunStop | None = None
         self._interrupts = 0
-        self._load_began_s: dict[str, float] = {}  # by workflow: when its slots were started
+        self._load = RunLoad(plan)
         self._began_s: float | None = None  # None: the executors are not ready yet
         self._abort_check_s: float | None = None  # None: no running workflow can abort the run
         self.input_error: InputError | None = None  # found before anything ran: there is no result
@@ -114,8 +116,7 @@ class LocalRun:
 
     def outcomes(self, *, since_s: float = 0.0) -> list[WorkflowOutcome]:
         """Return how each workflow ended; `since_s` is the time at which the run began."""
-        began_s = {name: at_s - since_s for name, at_s in self._load_began_s.items()}
-        return [w.outcome(began_s=began_s.get(name)) for name, w in self._workflows.items()]
+        return [self._load.outcome_of(each, since_s=since_s) for each in self._workflows.values()]
 
     def view(self, *, now_s: float) -> RunView:
         workflows = self._workflows.values()
@@ -154,6 +155,8 @@ class LocalRun:
                 return self._on_prepared(self._workflows[name], error, now_s)
             case ExecutorReported(executor=executor, event=reported):
                 return self._on_executor(executor, reported)
+            case LoadChangeRequested():
+                return self._load.change(event, self._workflows, now_s=now_s)
             case RunInterrupted(by=by):
                 return self._on_interrupt(by)
             case Tick():
@@ -236,18 +239,17 @@ class LocalRun:
             # The stop came during preparation; slots whose assignment was still on its way to
             # an executor have not received it. No slot starts.
             return [StopExecutors(tuple(workflow.holds), workflow.stop.reason)]
-        self._load_began_s[workflow.plan.name] = now_s
-        can_abort = any(threshold.abort_on_fail for threshold in workflow.thresholds)
-        if can_abort and self._abort_check_s is None:
+        effects = self._load.start(workflow, now_s=now_s)
+        if self._abort_check_s is None and any(t.abort_on_fail for t in workflow.thresholds):
             self._abort_check_s = now_s + ABORT_CHECK_EVERY_S
-        return [StartExecutors(tuple(workflow.holds))]
+        return effects
 
     def _on_prepare_failed(
         self, workflow: LocalWorkflow, error: RunError | InputError
     ) -> list[RunEffect]:
         executor, *others = workflow.holds
         self._release(workflow, others)
-        has_run = bool(self._load_began_s or workflow.setup.context)
+        has_run = bool(self._load.began_s or workflow.setup.context)
         if workflow.stop is not None:
             return self._finish(workflow, executor, workflow.stop.status, workflow.stop.reason)
         if not isinstance(error, InputError) or has_run:

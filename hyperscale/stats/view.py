@@ -35,6 +35,7 @@ class ViewStatus(StrEnum):
     WAITING = "waiting"
     PREPARING = "preparing"
     RUNNING = "running"
+    PAUSED = "paused"
     STOPPING = "stopping"
     CANCELLING = "cancelling"
     COMPLETED = "completed"
@@ -128,6 +129,9 @@ class WorkflowView:
     latency_series: tuple[tuple[float, float], ...] = ()  # (p50_ms, p99_ms); 0 = nothing timed
     checks: tuple[CheckView, ...] = ()
     error: str | None = None
+    # Users, or iterations per second if it is open, that it should have now; None: it runs once.
+    target: float | None = None
+    is_open: bool = False
     failures: tuple[FailureView, ...] = ()  # the most frequent of all steps
     faults: tuple[str, ...] = ()  # why it fails the run, or would if it ended now
     # Code of the test holds the event loop, so latencies are suspect.
@@ -237,7 +241,10 @@ class LiveMeter:
         self._refresh_series(is_final)
         elapsed_s, counted_s, arrivals = stats.elapsed_s, stats.counted_s, stats.arrivals()
         interval_s = stats.series_interval_s
-        done = elapsed_s / plan.duration_s
+        place_s = stats.schedule.place_s(elapsed_s)
+        done = place_s / plan.duration_s
+        if status is ViewStatus.RUNNING and stats.schedule.is_paused:
+            status = ViewStatus.PAUSED
         if iterations := plan.iterations_of(1, 0):
             done = max(done, stats.iterations / iterations)
         return WorkflowView(
@@ -286,6 +293,8 @@ class LiveMeter:
             failures=self._failures,
             faults=self._faults,
             is_loop_held=is_loop_held(stats),
+            target=stats.schedule.target_at(place_s) if plan.is_timed else None,
+            is_open=plan.is_open,
             late=arrivals.late,
             dropped=arrivals.dropped,
             in_python=plan.in_python,

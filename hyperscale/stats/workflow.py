@@ -10,6 +10,7 @@ from typing import Self
 
 from hyperscale._native import Histogram, MetricTotal, ReportMerge
 from hyperscale.plan import RECORDED, MetricKind, StepKind, WorkflowPlan
+from hyperscale.plan.changes import LoadSchedule
 from hyperscale.plan.thresholds import Threshold
 from hyperscale.stats.arrivals import ArrivalCounts
 from hyperscale.stats.histograms import METRIC_SCALE
@@ -62,6 +63,8 @@ class WorkflowStats(ReportMerge):
     """All parts of one workflow. Feed it reports, ask it for totals."""
 
     plan: WorkflowPlan
+    schedule: LoadSchedule
+    """The shape of the workflow with the changes of its load so far."""
     headline_steps: tuple[str, ...]
     steps: tuple[tuple[str, StepKind], ...]
     """Name and kind of every step that is recorded, in the plan's order."""
@@ -83,6 +86,7 @@ class WorkflowStats(ReportMerge):
         )
         made.plan, made.headline_steps, made.steps = plan, headline, steps
         made.windows_seen = {}
+        made.schedule = LoadSchedule(plan)
         return made
 
     def headline_cut(self) -> Histogram:
@@ -94,8 +98,8 @@ class WorkflowStats(ReportMerge):
 
     @property
     def counted_s(self) -> float:
-        """How long the statistics are of: the time that ran, without the warm-up."""
-        return max(0.0, self.elapsed_s - self.plan.warmup_s)
+        """How long the statistics are of: the time that ran, without pauses and the warm-up."""
+        return max(0.0, self.schedule.place_s(self.elapsed_s) - self.plan.warmup_s)
 
     def headline_service(self) -> Histogram:
         """Return latencies from the send, over all headline steps of an open workflow."""

@@ -12,6 +12,7 @@ from typing import TextIO
 
 from hyperscale.config import parse_whole
 from hyperscale.errors import InputError
+from hyperscale.plan.changes import LoadChange
 from hyperscale.ui.api import Mode, SilentUi, Ui
 from hyperscale.ui.terminal import in_foreground
 from hyperscale.ui.theme import detect
@@ -29,6 +30,7 @@ def open_ui(
     quiet: bool = False,
     line_interval_s: float = LINE_INTERVAL_S,
     on_stop: Callable[[], None] | None = None,
+    on_change: Callable[[LoadChange], None] | None = None,
     only_watches: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> Ui:
@@ -36,7 +38,8 @@ def open_ui(
 
     `full` becomes `ci` where there is no terminal to take over: a pipe, a file, `TERM=dumb`, a job
     in the background. `on_stop` is called, on another thread, when the user presses `q`; without it
-    the process gets SIGINT, as from Ctrl-C. With `only_watches`, what is shown continues after `q`.
+    the process gets SIGINT, as from Ctrl-C. `on_change` is called, also on another thread, when a
+    key changes the load. With `only_watches`, what is shown goes on after `q`.
     """
     if mode not in ("full", "ci", "none"):
         raise InputError(f"--ui: unknown mode {mode!r}", hint="use full, ci or none")
@@ -51,7 +54,9 @@ def open_ui(
         theme = detect(environ, encoding=encoding, terminal=True)
         # A terminal that may be written to, but not opened or controlled, gets lines.
         with contextlib.suppress(OSError, termios.error):
-            return FullUi(stream, theme, on_stop=on_stop, only_watches=only_watches)
+            return FullUi(
+                stream, theme, on_stop=on_stop, on_change=on_change, only_watches=only_watches
+            )
     from hyperscale.ui.ci import CiUi  # noqa: PLC0415 - only the UI in use is loaded
 
     theme = detect(environ, encoding=encoding, terminal=False)

@@ -39,6 +39,7 @@ class Pane:
     scroll: int = 0  # rows that a list which does not fit is scrolled by
     is_stopping: bool = False
     only_watches: bool = False  # `q` ends the view, not what is shown
+    can_change: bool = False  # keys change the load
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +245,9 @@ def _footer(view: RunView, width: int, theme: Theme, pane: Pane, viewport: Viewp
         keys += [("↑↓" if theme.unicode else "j/k", "scroll"), ("pgup pgdn", "page")]
     if len(view.workflows) > 1:
         keys.append(("tab", "next workflow"))
+    if pane.can_change:
+        is_paused = any(w.status is ViewStatus.PAUSED for w in view.workflows)
+        keys += [("p", "resume" if is_paused else "pause"), ("+ -", "load")]
     keys.append(("o", output))
     if pane.selected is not None:
         keys.append(("esc", "all"))

@@ -24,6 +24,7 @@ from hyperscale.ui.text import clean_lines
 from hyperscale.ui.theme import Theme
 
 if TYPE_CHECKING:
+    from hyperscale.plan.changes import LoadChange
     from hyperscale.reporting.results import RunResult
     from hyperscale.stats.view import RunView
 
@@ -98,16 +99,28 @@ class _OutputTail:
 class Controls:
     """What the user has chosen with keys."""
 
-    def __init__(self, on_stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        on_stop: Callable[[], None],
+        on_change: Callable[["LoadChange"], None] | None = None,
+    ) -> None:
         self._on_stop = on_stop
+        self._on_change = on_change
         self.shows_output = False
         self.selected: str | None = None  # name of a workflow
         self.is_stopping = False
         self.scroll = 0  # rows
         self.frame = LiveFrame([])  # the last one drawn: how far it can be scrolled
 
-    def press(self, key: str, workflows: Sequence[str]) -> None:
+    @property
+    def can_change(self) -> bool:
+        return self._on_change is not None
+
+    def press(self, key: str, view: "RunView | None") -> None:
+        workflows = [] if view is None else [each.name for each in view.workflows]
         match key:
+            case "p" | "+" | "-":
+                self._change(key, view)
             case "q" | "Q" if not self.is_stopping:
                 self.is_stopping = True
                 self._on_stop()
@@ -132,6 +145,14 @@ class Controls:
             case "end" | "G":
                 self._scroll_to(self.frame.scroll_max)
 
+    def _change(self, key: str, view: "RunView | None") -> None:
+        from hyperscale.ui.load_keys import change_of  # noqa: PLC0415 - few need it
+
+        if self._on_change is not None and view is not None:
+            change = change_of(key, view, self.selected)
+            if change is not None:
+                self._on_change(change)
+
     def _scroll_to(self, row: int) -> None:
         self.scroll = max(0, min(row, self.frame.scroll_max))
 
@@ -152,6 +173,7 @@ class FullUi:
         theme: Theme,
         *,
         on_stop: Callable[[], None] | None = None,
+        on_change: Callable[["LoadChange"], None] | None = None,
         only_watches: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -168,7 +190,8 @@ class FullUi:
         self._output = _OutputTail()
         # Used by the thread only.
         self._screen = Screen()
-        self._controls = Controls(on_stop or partial(os.kill, os.getpid(), signal.SIGINT))
+        stop = on_stop or partial(os.kill, os.getpid(), signal.SIGINT)
+        self._controls = Controls(stop, on_change)
         self._shown: tuple[int, int, RunView | None, Pane] | None = None
         self._repaint_at_s = 0.0
 
@@ -261,6 +284,7 @@ class FullUi:
             scroll=controls.scroll,
             is_stopping=controls.is_stopping,
             only_watches=self._only_watches,
+            can_change=controls.can_change,
         )
         now_s = self._clock()
         if now_s >= self._repaint_at_s:
@@ -279,12 +303,11 @@ class FullUi:
 
     def _press(self, typed: bytes) -> bool:
         """Act on keys; returns True if the screen should show the change at once."""
-        workflows = [] if self._view is None else [each.name for each in self._view.workflows]
         for key in read_keys(typed):
             if key == "\x0c":  # Ctrl-L
                 self._screen.forget()
             else:
-                self._controls.press(key, workflows)
+                self._controls.press(key, self._view)
         return bool(typed)
 
 

@@ -27,7 +27,7 @@ _NOTE_GAP = 4
 _LABEL_WIDTH = 6  # of a plot's axis
 _SIDE_BY_SIDE_WIDTH = 72
 
-_ACTIVE = {ViewStatus.RUNNING, ViewStatus.STOPPING, ViewStatus.CANCELLING}
+_ACTIVE = {ViewStatus.RUNNING, ViewStatus.PAUSED, ViewStatus.STOPPING, ViewStatus.CANCELLING}
 _ENDED = set(ViewStatus) - _ACTIVE - {ViewStatus.WAITING, ViewStatus.PREPARING}
 
 

@@ -12,6 +12,7 @@ from hyperscale.reporting.results import (
     ThresholdResult,
     WorkflowResult,
     censoring,
+    changes_text,
 )
 from hyperscale.reporting.verdict import (
     check_standing,
@@ -181,6 +182,8 @@ def _notes(workflow: WorkflowResult) -> list[Note]:
     notes = outcome_notes(errors, codes)
     if (cut := censoring(workflow)) is not None:
         notes.append(("cut", [(cut, "", "warn")]))
+    if workflow.changes:
+        notes.append(("changes", [(text, "", "") for text in changes_text(workflow)]))
     if workflow.arrivals:
         notes.append(("arrivals", _arrivals(workflow)))
     if workflow.iteration_ms.p99 is not None and (len(workflow.steps) > 1 or workflow.arrivals):

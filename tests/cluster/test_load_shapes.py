@@ -1,9 +1,12 @@
 """Rates, stages, a mix and feeds hold for a job on three workers as a whole."""
 
+import asyncio
+
 import pytest
 
 from hyperscale.errors import InputError
-from tests.lab.cluster import Cluster
+from hyperscale.reporting.results import RunStatus
+from tests.lab.cluster import Cluster, running, users
 from tests.lab.loops import on_loop
 
 STEP = """
@@ -69,3 +72,53 @@ class Fed(Workflow):
     async with cluster.client() as client:
         with pytest.raises(InputError, match='takes rows of people "once", which clusters do not'):
             await client.submit_job(file)
+
+
+@on_loop
+async def test_a_lost_part_comes_back_at_its_place_in_the_stages(cluster: Cluster) -> None:
+    file = cluster.write(f"""
+class Ramp(Workflow):
+    stages = [("2s", 12), ("14s", 12)]
+{STEP}""")
+    most = 0
+    async with cluster.client() as client:
+        job = await client.submit_job(file)
+        watching = asyncio.create_task(client.wait_for_completion(job, timeout=90))
+        is_killed = is_back = False
+        while not watching.done():
+            now = users(cluster)
+            most = max(most, now)
+            if now == 12 and not is_killed:
+                is_killed = True
+                cluster.kill("worker-1")
+            elif is_killed and now == 12:
+                is_back = True
+            await asyncio.sleep(0.02)
+        final = watching.result()
+    (ramp,) = final.result.workflows
+    assert final.result.status is RunStatus.COMPLETED
+    assert (most, is_killed, is_back) == (12, True, True)
+    assert [segment.worker for segment in final.result.segments] == ["worker-1"]
+    assert max(point.vus or 0 for point in ramp.series) <= 12
+
+
+@on_loop
+async def test_arrivals_that_a_lost_part_missed_are_dropped(cluster: Cluster) -> None:
+    file = cluster.write(f"""
+class Rate(Workflow):
+    rate = "60/s"
+    duration = "12s"
+    max_vus = 60
+{STEP}""")
+    async with cluster.client() as client:
+        job = await client.submit_job(file)
+        await running(client, cluster, job, 60)
+        cluster.kill("worker-1")
+        final = await client.wait_for_completion(job, timeout=90)
+    (rate,) = final.result.workflows
+    assert final.result.status is RunStatus.COMPLETED
+    # Every arrival of the plan began, was dropped, or may have begun on the worker that died.
+    unknown = sum(gap.requests_max for gap in final.result.gaps)
+    assert rate.arrivals <= 720 <= rate.arrivals + unknown
+    assert rate.dropped > 0
+    assert cluster.counts()["total"] <= 720

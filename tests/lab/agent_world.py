@@ -12,6 +12,7 @@ from hyperscale.jobs.agent.events import (
     AgentEvent,
     AttemptPrepared,
     AttemptPrepareFailed,
+    ChangeAttempt,
     CommandReceived,
     EraseResult,
     LeaderCommand,
@@ -255,7 +256,7 @@ class AgentWorld:
     # --- effects and invariants ---------------------------------------------------
 
     def _perform(self, effect: AgentEffect) -> None:
-        if isinstance(effect, StartAttempt | LeaseAttempt | StopAttempt):
+        if isinstance(effect, StartAttempt | ChangeAttempt | LeaseAttempt | StopAttempt):
             strangers = [p for p in effect.places if self.places.get(p) != effect.attempt_id]
             assert not strangers, f"{effect} names places of other attempts"
         match effect:

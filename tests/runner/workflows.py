@@ -19,6 +19,16 @@ class Quick(Workflow):
         return Tick()
 
 
+class Steady(Workflow):
+    vus = 1
+    duration = "2s"
+    interval = "10ms"
+
+    @step()
+    async def go(self) -> Tick:
+        return Tick()
+
+
 class Endless(Workflow):
     vus = 1
     duration = "10m"

@@ -134,6 +134,7 @@ class AttemptOnWorker:
     started_s: float | None = None  # when its load began, or will begin
     ends: dict[int, PlaceEnded] = field(default_factory=dict)  # by place
     vacated: set[int] = field(default_factory=set)
+    changes: int = 0  # how many changes of the load its executors know
     is_weighed: bool = False  # its executors have the CPU weight of its priority
 
     def become(self, state: AttemptState) -> None:

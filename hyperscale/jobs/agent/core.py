@@ -25,6 +25,7 @@ from hyperscale.jobs.messages import (
     AcknowledgeResult,
     AnnounceCores,
     AttemptId,
+    ChangePart,
     ListAttempts,
     ListAttemptsReply,
     PartCommandReply,
@@ -176,7 +177,7 @@ class Agent:
                 effects, reply = self._renew(command, is_admitted, now_s)
             case ListAttempts():
                 reply = self._list(command, is_admitted, now_s)
-            case PreparePart() | ShareSetUpContext() | StartPart() | StopPart():
+            case PreparePart() | ShareSetUpContext() | StartPart() | ChangePart() | StopPart():
                 refused = None
                 try:
                     effects = self._command_part(command, is_admitted, now_s)
@@ -202,6 +203,9 @@ class Agent:
                 return self._supervisor.share_context(attempt, command.context)
             case StartPart():
                 return self._start(command, now_s)
+            case ChangePart():
+                attempt = self._attempts.get(command.attempt_id)
+                return [] if attempt is None else self._supervisor.change(attempt, command.changes)
             case StopPart():
                 return self._stop(command, now_s)
 
@@ -245,7 +249,11 @@ class Agent:
         if attempt.state is AttemptState.RUNNING:
             return self._supervisor.extend_lease(attempt, lease_until_s)
         return self._supervisor.start(
-            attempt, start_in_ms=command.start_in_ms, lease_until_s=lease_until_s, now_s=now_s
+            attempt,
+            start_in_ms=command.start_in_ms,
+            since_s=command.since_s,
+            lease_until_s=lease_until_s,
+            now_s=now_s,
         )
 
     def _stop(self, command: StopPart, now_s: float) -> list[AgentEffect]:

@@ -15,6 +15,7 @@ from hyperscale.jobs.messages import (
     AnnounceReady,
     AnnounceSetUp,
     AttemptId,
+    ChangePart,
     DeliverResult,
     ForwardOutput,
     ListAttempts,
@@ -29,10 +30,11 @@ from hyperscale.jobs.messages import (
     StartPart,
     StopPart,
 )
+from hyperscale.plan.changes import AppliedChange
 from hyperscale.plan.status import PartStatus
 from hyperscale.sansio.core import Tick
 
-PartCommand = PreparePart | ShareSetUpContext | StartPart | StopPart
+PartCommand = PreparePart | ShareSetUpContext | StartPart | ChangePart | StopPart
 LeaderCommand = PartCommand | RenewLeases | ListAttempts | AcknowledgeResult
 CommandReply = PartCommandReply | RenewLeasesReply | ListAttemptsReply
 WorkerMessage = (
@@ -249,6 +251,16 @@ class StartAttempt:
     attempt_id: AttemptId
     places: tuple[int, ...]
     start_in_ms: float
+    since_s: float | None = None  # as in StartPart
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeAttempt:
+    """Change the load of the executors; these are all changes so far."""
+
+    attempt_id: AttemptId
+    places: tuple[int, ...]
+    changes: list[AppliedChange]
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +304,7 @@ AgentEffect = (
     | WeighAttempt
     | ShareWithAttempt
     | StartAttempt
+    | ChangeAttempt
     | LeaseAttempt
     | StopAttempt
     | StoreResult

@@ -31,7 +31,7 @@ class AttemptStatistics:
         """The longest time that a dead executor may have sent load after its last report."""
         self._merge = ReportMerge.of_part(workflow, recent_s=RECENT_S, histograms_max=MERGED_PER_S)
         self._slot = first_slot
-        self._offset_s = offset_s  # run by earlier attempts
+        self._offset_s = offset_s  # time since the start of the workflow when it began
         self._sequence = 0
         self._has_new_histograms = False
         # When histograms and phases may go with a report again; None: at once.
@@ -40,6 +40,10 @@ class AttemptStatistics:
         self._reported_s: dict[int, float] = {}  # place -> elapsed time of its last report
         self._actions: dict[int, int] = {}  # place -> finished actions
         self._last_action_s: float | None = None
+
+    def begin_at(self, offset_s: float) -> None:
+        """Note at which time since the start of the workflow the load begins."""
+        self._offset_s = offset_s
 
     def add(self, place: int, report: Report, *, now_s: float) -> None:
         """Merge a cumulative report of one executor."""

@@ -19,6 +19,7 @@ from hyperscale.jobs.agent.events import (
     AttemptPrepared,
     AttemptPrepareFailed,
     AttemptSetUp,
+    ChangeAttempt,
     LeaseAttempt,
     PlaceEnded,
     PlaceVacated,
@@ -42,6 +43,7 @@ from hyperscale.jobs.agent.results import (
 from hyperscale.jobs.agent.statistics import AttemptStatistics
 from hyperscale.jobs.messages import AttemptId, DeliverResult, HeldCores, PreparePart
 from hyperscale.jobs.provisioner import SHARED_NICE
+from hyperscale.plan.changes import AppliedChange
 from hyperscale.plan.status import PartStatus
 
 STOP_GRACE_S = 1.0
@@ -98,6 +100,7 @@ class AttemptSupervisor:
                 attempt_id.workflow, command.first_slot, offset_s=offset_s
             ),
             output=OutputBuffer(first=first_output, now_s=now_s),
+            changes=len(command.changes),
         )
         return effects if is_waiting else effects + self._prepare(self._attempts[attempt_id])
 
@@ -118,16 +121,33 @@ class AttemptSupervisor:
         return effects
 
     def start(
-        self, attempt: AttemptOnWorker, *, start_in_ms: float, lease_until_s: float, now_s: float
+        self,
+        attempt: AttemptOnWorker,
+        *,
+        start_in_ms: float,
+        since_s: float | None,
+        lease_until_s: float,
+        now_s: float,
     ) -> list[AgentEffect]:
         """Start the load of a ready attempt."""
         attempt.become(AttemptState.RUNNING)
+        if since_s is not None:
+            attempt.statistics.begin_at(attempt.command.plan.offset_s(since_s))
         attempt.started_s = now_s + start_in_ms / 1000
         self._reports.watch(attempt.group, now_s=now_s)
         # Load begins under the lease of the start, even if the lease it was prepared under
         # lasts longer: the job leader may not know of the longer one.
         attempt.lease_until_s = lease_until_s
-        return [*_lease(attempt), StartAttempt(attempt.id, attempt.remaining, start_in_ms)]
+        start = StartAttempt(attempt.id, attempt.remaining, start_in_ms, since_s)
+        return [*_lease(attempt), start]
+
+    def change(self, attempt: AttemptOnWorker, changes: list[AppliedChange]) -> list[AgentEffect]:
+        """Change the load of an attempt that is ready or runs, unless it knows the changes."""
+        has_slots = attempt.state in (AttemptState.READY, AttemptState.RUNNING)
+        if not has_slots or len(changes) <= attempt.changes or not attempt.remaining:
+            return []
+        attempt.changes = len(changes)
+        return [ChangeAttempt(attempt.id, attempt.remaining, changes)]
 
     def extend_lease(self, attempt: AttemptOnWorker, until_s: float) -> list[AgentEffect]:
         """Extend the lease of an attempt; a lease never gets shorter."""

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from hyperscale.jobs.messages import Isolation
 from hyperscale.plan import Plan
+from hyperscale.plan.changes import LoadChange
 from hyperscale.plan.status import PartStatus
 
 
@@ -76,6 +77,14 @@ class JobReleased(Struct, tag="released", frozen=True, kw_only=True):
 
     job: str
     elapsed_s: float = 0.0  # how long the other datacenters have run: it joins for the rest
+
+
+class LoadChanged(Struct, tag="changed", frozen=True, kw_only=True):
+    """The load of a job is scaled, paused or resumed. Whether the change fits is decided when it is
+    applied; from then on every attempt gets it, later ones included."""
+
+    job: str
+    change: LoadChange
 
 
 class PartDispatch(Struct, frozen=True):
@@ -166,6 +175,7 @@ class AttemptRevoked(Struct, tag="revoked", frozen=True, kw_only=True):
     iterations: int = 0
     gap_s: float = 0.0  # how long it may have sent load without reporting it
     requests_max: int = 0  # upper bound of what it sent in that time
+    since_s: float = 0.0  # time since the start of the workflow when it began
     fault: AttemptFault = AttemptFault.WORKER_LOST
 
 
@@ -177,6 +187,8 @@ class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     iterations: int = 0
     report: bytes = b""
     age_s: float = 0.0  # how long before the checkpoint its load was last known
+    since_s: float = 0.0  # time since the start of the workflow when it began
+    workflow_age_s: float | None = None  # time since the start of the workflow at the checkpoint
 
 
 class Checkpointed(Struct, tag="checkpointed", frozen=True, kw_only=True):
@@ -258,6 +270,7 @@ JobEvent = (
     | PartEnded
     | WorkflowEnded
     | JobReleased
+    | LoadChanged
     | CancelRequested
     | JobFinished
     | JobReported

@@ -37,6 +37,7 @@ def outcome_of(job: Job) -> JobEnd:
     for name, workflow in job.workflows.items():
         statistics = WorkflowStatistics(job.plan_of(name))
         statistics.remember(workflow.parts)
+        statistics.stats.schedule = job.schedule_of(name)
         stats[name] = statistics.stats
         # An attempt that died before its first report has no statistics, but it did send.
         unheard = {(gap.part, gap.attempt) for gap in workflow.gaps}
@@ -72,9 +73,9 @@ def _requests_max(gap: Gap, workflow: WorkflowState, statistics: WorkflowStatist
     the workflow may have been reported yet."""
     if gap.is_final or gap.part == workflow.teardown_part:
         return gap.requests_max
-    part, plan = workflow.parts[gap.part], statistics.plan
+    part, most = workflow.parts[gap.part], statistics.stats.schedule.vus
     slots = range(part.first_slot, part.first_slot + part.cores)
-    vus = sum(share(plan.vus, workflow.slots, slot) for slot in slots)
+    vus = sum(share(most, workflow.slots, slot) for slot in slots)
     of_users = statistics.pace().users_max(gap.seconds + merge_s(part.cores), vus=vus)
     return gap.requests_max if of_users is None else min(gap.requests_max, max(vus, of_users))
 

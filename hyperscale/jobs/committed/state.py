@@ -17,6 +17,7 @@ from hyperscale.errors import InvariantError
 from hyperscale.jobs.committed.events import AttemptFault, JobOptions, JobStatus
 from hyperscale.jobs.messages import AttemptId
 from hyperscale.plan import Plan, WorkflowPlan
+from hyperscale.plan.changes import AppliedChange, LoadSchedule, shifted
 from hyperscale.plan.status import PartStatus
 from hyperscale.stats.view import ViewStatus
 
@@ -70,7 +71,7 @@ class Segment(Struct, kw_only=True, omit_defaults=True):
     attempt: int
     worker: str
     reason: str
-    began_s: float = 0.0  # seconds of the part's duration done before this attempt
+    began_s: float = 0.0  # time since the start of the workflow when the attempt began
     elapsed_s: float = 0.0
     report: bytes = b""
     ended_ms: int = 0  # when the attempt was revoked
@@ -123,7 +124,8 @@ class Part(Struct, kw_only=True, omit_defaults=True):
     attempt: int = 0  # the latest that was dispatched
     worker: str = ""  # of that attempt
     is_open: bool = False  # that attempt was neither revoked nor has it ended
-    # Done by revoked attempts, gaps included: the next attempt runs for the rest.
+    # Time since the start of the workflow when the open attempt began. Without one, when the last
+    # one had ended, its gap included: the next attempt runs for the rest.
     began_s: float = 0.0
     iterations_done: int = 0
     # Of the open attempt: when its load was last known (its dispatch at first), and how far it was.
@@ -165,6 +167,7 @@ class WorkflowState(Struct, kw_only=True, omit_defaults=True):
     ended_as: JobStatus | None = None  # COMPLETED, FAILED, CANCELLED or TIMEOUT
     ended_ms: int = 0
     began_ms: int = 0  # when its load began, as of its first checkpoint; 0 before it
+    changes: list[AppliedChange] = field(default_factory=list)  # of its load, in order
     within_job: bool = False  # its one part has no core: it shares those of its job
     shared_cores: int = 0  # cores that it shares with other workflows of the job, or has shared
     set_up: bytes = b""  # the context that setup left; empty: it has not run
@@ -264,6 +267,15 @@ class Reported(Struct, frozen=True, kw_only=True, omit_defaults=True):
     failed: list[str] = field(default_factory=list)  # with the reasons
 
 
+class JobControl(Struct, kw_only=True, omit_defaults=True):
+    """What users and gates have asked for while the job exists."""
+
+    # A part of a global job may begin: how long the other datacenters had run when it was told so.
+    released_s: float | None = None
+    change_ids: list[str] = field(default_factory=list)  # of all changes of its load
+    paused_ms: int = 0  # since when its load is paused; 0: it is not
+
+
 class Job(Struct, kw_only=True, omit_defaults=True):
     """Everything about one job. Encoded, it is the final record in history."""
 
@@ -280,8 +292,7 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     reason: str = ""
     times: JobTimes = field(default_factory=JobTimes)
     context_bytes: int = 0  # that its parts provided
-    # A part of a global job may begin: how long the other datacenters had run when it was told so.
-    released_s: float | None = None
+    control: JobControl = field(default_factory=JobControl)
     datacenters: list[DatacenterRecord] = field(default_factory=list)  # of a merged record
     reported: Reported | None = None  # after its end, if managers send the result
 
@@ -296,13 +307,15 @@ class Job(Struct, kw_only=True, omit_defaults=True):
     @property
     def joined_s(self) -> float:
         """How much of its duration a part of a global job leaves out, as it joins others late."""
-        return self.released_s or 0.0
+        return self.control.released_s or 0.0
 
     @property
     def may_begin(self) -> bool:
-        """True unless the job is a part of a global job that has not begun yet."""
+        """True unless the job is paused, or a part of a global job that has not begun yet."""
         part = self.options.part_of
-        return part is None or not part.waits or self.released_s is not None
+        if self.control.paused_ms:
+            return False
+        return part is None or not part.waits or self.control.released_s is not None
 
     @property
     def aborted_by(self) -> str:
@@ -317,6 +330,12 @@ class Job(Struct, kw_only=True, omit_defaults=True):
 
     def plan_of(self, workflow: str) -> WorkflowPlan:
         return next(plan for plan in self.plan.workflows if plan.name == workflow)
+
+    def schedule_of(self, workflow: str, *, behind_s: float = 0.0) -> LoadSchedule:
+        """Return the shape of a workflow with the changes so far, as a part sees it that runs
+        `behind_s` behind the others."""
+        changes = self.workflows[workflow].changes
+        return LoadSchedule(self.plan_of(workflow), shifted(changes, behind_s))
 
     def attempts(self) -> Iterator[tuple[AttemptId, Part]]:
         """Return the open attempts, with their parts."""

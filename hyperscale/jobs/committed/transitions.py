@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from hyperscale.errors import InputError
 from hyperscale.jobs.committed.context import size_problem
 from hyperscale.jobs.committed.events import (
     AttemptFault,
@@ -23,6 +24,7 @@ from hyperscale.jobs.committed.events import (
     JobReleased,
     JobReported,
     JobStatus,
+    LoadChanged,
     PartDispatch,
     PartEnded,
     PartRedispatched,
@@ -46,8 +48,10 @@ from hyperscale.jobs.committed.state import (
     WorkflowState,
     WorkflowStatus,
 )
+from hyperscale.plan.changes import AppliedChange, ChangeKind, applied
 from hyperscale.plan.status import PartStatus
 
+CHANGES_MAX = 1_000  # of the load of one job
 PARTS_MAX = 10_000  # of one workflow
 _STOPS = (JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.TIMEOUT)
 
@@ -229,9 +233,15 @@ def checkpointed(job: Job, event: Checkpointed, now_ms: int) -> bool:
             part.iterations = point.iterations
             if point.report:
                 part.report = point.report
+            part.began_s = max(part.began_s, point.since_s)
         if workflow.status is WorkflowStatus.DISPATCHED:
             workflow.become(WorkflowStatus.RUNNING)
             workflow.began_ms = part.seen_ms - round(part.elapsed_s * 1000)
+            if point.workflow_age_s is not None:
+                workflow.began_ms = now_ms - round(point.workflow_age_s * 1000)
+            if job.control.paused_ms:  # it was started before the pause was committed
+                at_s = max(0, job.control.paused_ms - workflow.began_ms) / 1000
+                workflow.changes.append(AppliedChange(kind=ChangeKind.PAUSE, at_s=at_s))
             if job.status is JobStatus.DISPATCHING:
                 job.become(JobStatus.RUNNING)
     if stale is not None:
@@ -266,6 +276,7 @@ def revoked(job: Job, event: AttemptRevoked, now_ms: int) -> bool:
 
 def close_attempt(workflow: WorkflowState, part: Part, event: AttemptRevoked, now_ms: int) -> None:
     """Turn the open attempt into a segment; the next attempt goes on where this one ended."""
+    part.began_s = max(part.began_s, event.since_s)
     is_newer = event.elapsed_s >= part.elapsed_s and bool(event.report)
     elapsed_s = max(event.elapsed_s, part.elapsed_s)
     part.segments.append(
@@ -363,12 +374,43 @@ def workflow_ended(job: Job, event: WorkflowEnded, now_ms: int) -> bool:
 
 
 def released(job: Job, event: JobReleased, now_ms: int) -> bool:  # noqa: ARG001 -- one signature
-    if job.released_s is not None:
+    if job.control.released_s is not None:
         return False
-    job.released_s = event.elapsed_s
+    job.control.released_s = event.elapsed_s
     for name, workflow in job.workflows.items():
         for part in workflow.parts if not job.plan_of(name).depends else ():
             part.began_s = max(part.began_s, event.elapsed_s)
+    return True
+
+
+def load_changed(job: Job, event: LoadChanged, now_ms: int) -> bool:
+    change = event.change
+    if change.id in job.control.change_ids:
+        return False
+    if job.stop is not None:
+        raise Refuse(Code.CANCELLING, f"job {job.id} is being stopped")
+    if len(job.control.change_ids) >= CHANGES_MAX:
+        raise Refuse(Code.CAPACITY, f"the load was changed {CHANGES_MAX:,} times: that is the most")
+    live = [
+        name for name, each in job.workflows.items() if not each.has_ended and each.stop is None
+    ]
+    try:
+        targets = applied(change, job.plan.workflows, live, is_paused=bool(job.control.paused_ms))
+    except InputError as error:
+        raise Refuse(Code.INVALID, error.message, hint=error.hint, job=job.id) from error
+    job.control.change_ids.append(change.id)
+    if change.kind is not ChangeKind.SCALE:
+        job.control.paused_ms = now_ms if change.kind is ChangeKind.PAUSE else 0
+    for name, target in targets.items():
+        workflow = job.workflows[name]
+        if not workflow.began_ms and change.kind is not ChangeKind.SCALE:
+            continue  # a workflow that has not begun does not begin during a pause
+        at_s = max(0, now_ms - workflow.began_ms) / 1000 if workflow.began_ms else 0.0
+        workflow.changes.append(
+            AppliedChange(
+                kind=change.kind, at_s=at_s, target=target, over_s=change.over_s, by=change.by
+            )
+        )
     return True
 
 
@@ -523,6 +565,7 @@ TRANSITIONS: dict[type[JobEvent], Callable[[Job, Any, int], bool]] = {
     PartEnded: part_ended,
     WorkflowEnded: workflow_ended,
     JobReleased: released,
+    LoadChanged: load_changed,
     CancelRequested: cancelled,
     JobFinished: job_finished,
     JobReported: reported,

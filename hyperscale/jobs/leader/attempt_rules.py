@@ -18,12 +18,14 @@ from hyperscale.jobs.leader.statistics import final_report
 from hyperscale.jobs.leader.worker_liveness import WorkerState
 from hyperscale.jobs.messages import (
     AnnouncePrepareFailed,
+    ChangePart,
     DeliverResult,
     Isolation,
     PreparePart,
     ShareSetUpContext,
 )
 from hyperscale.plan import Priority
+from hyperscale.plan.changes import AppliedChange, shifted
 from hyperscale.plan.status import PartStatus
 
 _TEARDOWN_S = 30.0
@@ -154,15 +156,17 @@ class AttemptRules:
         if worker.is_gone:
             return now_s if worker.ended_s is None else worker.ended_s
         if job.options.on_isolation is Isolation.CONTINUE:
-            return min(now_s, _own_end_s(job, attempt))
+            own_end_s = _own_end_s(job, attempt)
+            return now_s if own_end_s is None else min(now_s, own_end_s)
         return min(now_s, self._stopped_at_s(attempt) - self._timeouts.silence_margin_s)
 
     def _may_go_on(self, job: Job, attempt: Attempt) -> bool:
         """Return True if the attempt may have load without a lease (`on_isolation="continue"`)."""
+        own_end_s = _own_end_s(job, attempt)
         return (
             job.options.on_isolation is Isolation.CONTINUE
             and attempt.timeline.may_run_since_s is not None
-            and self._state.now_s < _own_end_s(job, attempt)
+            and (own_end_s is None or self._state.now_s < own_end_s)
         )
 
     # --- steps ------------------------------------------------------------------------------
@@ -196,8 +200,33 @@ class AttemptRules:
             tears_down=is_teardown,
             parameters=job.plan.open_parameters,
             secrets=options.secrets,
+            changes=[] if is_teardown else self._changes(job, attempt),
         )
         self._state.send(attempt.worker, command)
+        attempt.copy.changes_known = len(command.changes)
+
+    def change(self, job: Job, attempt: Attempt) -> None:
+        """Send an attempt that is ready or runs the changes of the load that its worker does not
+        know; repeat them until the worker confirms."""
+        changes, copy = job.workflows[attempt.id.workflow].changes, attempt.copy
+        is_told = copy.changes_known is not None and copy.changes_known >= len(changes)
+        if is_told or attempt.phase not in (AttemptPhase.READY, AttemptPhase.RUNNING):
+            return
+        sent_s, now_s = copy.change_sent_s, self._state.now_s
+        if sent_s is not None and now_s < sent_s + self._timeouts.repeat_s:
+            return
+        copy.change_sent_s = now_s
+        command = ChangePart(
+            attempt_id=attempt.id,
+            group=self._state.group,
+            term=self._state.term,
+            changes=self._changes(job, attempt),
+        )
+        self._state.send(attempt.worker, command)
+
+    def _changes(self, job: Job, attempt: Attempt) -> list[AppliedChange]:
+        changes = job.workflows[attempt.id.workflow].changes
+        return shifted(changes, self._lifecycle.behind_s(attempt, job)) if changes else []
 
     def _set_up(self, job: Job, attempt: Attempt) -> None:
         """Commit what setup left, and then let every attempt that waits for it go on."""
@@ -224,6 +253,10 @@ class AttemptRules:
         plan, activity = job.plan_of(attempt.id.workflow), attempt.activity
         now_s, deadline_s = self._state.now_s, activity.deadline_s
         patience_s = max(self._timeouts.stuck_s, 2 * plan.timeout_s + plan.quiet_s)
+        if job.control.paused_ms:
+            activity.moved_s = now_s
+        elif job.workflows[attempt.id.workflow].changes:  # there may be no user for long
+            patience_s += plan.duration_s
         stuck_at_s = activity.moved_s + patience_s
         if deadline_s is not None and now_s >= deadline_s:
             reason = f"still running {now_s - deadline_s:.0f} s after it had to be over"
@@ -297,10 +330,13 @@ class AttemptRules:
         )
 
 
-def _own_end_s(job: Job, attempt: Attempt) -> float:
-    """Return when an attempt that has begun ends by itself, without a leader."""
-    plan = job.plan_of(attempt.id.workflow)
-    began_s = attempt.timeline.may_run_since_s
+def _own_end_s(job: Job, attempt: Attempt) -> float | None:
+    """Return when an attempt that has begun ends by itself, without a leader; None if it is paused,
+    so that only a leader can end it."""
+    plan, began_s = job.plan_of(attempt.id.workflow), attempt.timeline.may_run_since_s
     if began_s is None:
         began_s = attempt.accepted_s
-    return began_s + plan.duration_s + plan.timeout_s + _TEARDOWN_S
+    lasts_s = job.schedule_of(plan.name).at_s(plan.duration_s)
+    if lasts_s is None:
+        return None
+    return began_s + lasts_s + plan.timeout_s + _TEARDOWN_S

@@ -64,7 +64,7 @@ class Assignment:
     first_slot: int
     cores: int
     vus: int
-    began_s: float = 0.0  # seconds of the part's duration done by earlier attempts
+    began_s: float = 0.0  # time since the start of the workflow when the last attempt had ended
     iterations_done: int = 0
     shared: bool = False  # beside other executors: no core was free
     within_job: bool = False  # beside executors of its own job
@@ -110,6 +110,16 @@ class AttemptSetup:
 
 
 @dataclass(slots=True)
+class AttemptCopy:
+    """What is known of the attempt on its worker."""
+
+    times_unknown: int = 0  # how often its worker replied that it has no such attempt
+    is_absent: bool = False  # its worker does not have it, so its reserved cores are free
+    changes_known: int | None = None  # how many changes of the load it has
+    change_sent_s: float | None = None  # when changes were last sent
+
+
+@dataclass(slots=True)
 class Attempt:
     """One open attempt of a part."""
 
@@ -120,11 +130,10 @@ class Attempt:
     timeline: LoadTimeline = field(default_factory=LoadTimeline)
     activity: Activity = field(default_factory=Activity)
     setup: AttemptSetup = field(default_factory=AttemptSetup)
+    copy: AttemptCopy = field(default_factory=AttemptCopy)
     command_sent_s: float | None = None  # when the last command about its phase went out
     fenced_until_s: float | None = None  # lost by silence: until then it may have load
-    times_unknown: int = 0  # how often its worker replied that it has no such attempt
     is_saturated: bool = False  # its load generators are at their limit
-    is_absent: bool = False  # its worker does not have it, so its reserved cores are free
     result: DeliverResult | AnnouncePrepareFailed | None = None  # the first one; to be committed
     revocation: AttemptRevoked | None = None  # to be committed; decided when the attempt is lost
     _phase: AttemptPhase = AttemptPhase.DISPATCHED
@@ -144,6 +153,12 @@ class Attempt:
     @property
     def worker(self) -> str:
         return self.assignment.worker
+
+    @property
+    def began_s(self) -> float:
+        """The time since the start of the workflow when it began, or would begin."""
+        since_s = self.timeline.since_s
+        return self.assignment.began_s if since_s is None else since_s
 
     @property
     def was_accepted(self) -> bool:

@@ -34,7 +34,7 @@ def save_checkpoints(state: LeaderState, job: Job, progress: JobProgress) -> Non
 def _checkpoint(attempt: Attempt, progress: JobProgress, now_s: float) -> Checkpoint:
     statistics = progress.statistics.get(attempt.id.workflow)
     slot, number = attempt.assignment.first_slot, attempt.id.attempt
-    known_s = attempt.timeline.known_until_s()
+    known_s, started_s = attempt.timeline.known_until_s(), attempt.timeline.started_s
     return Checkpoint(
         workflow=attempt.id.workflow,
         part=attempt.id.part,
@@ -43,6 +43,8 @@ def _checkpoint(attempt: Attempt, progress: JobProgress, now_s: float) -> Checkp
         iterations=attempt.timeline.iterations,
         report=b"" if statistics is None else statistics.stats.checkpoint(slot, number),
         age_s=0.0 if known_s is None else max(0.0, now_s - known_s),
+        since_s=attempt.began_s,
+        workflow_age_s=None if started_s is None else attempt.began_s + now_s - started_s,
     )
 
 

@@ -15,6 +15,7 @@ from hyperscale.jobs.committed.events import (
     JobFinished,
     JobStatus,
     JobSubmitted,
+    LoadChanged,
     PartEnded,
     PartRedispatched,
     SubmissionRevoked,
@@ -162,6 +163,8 @@ class JobLeader:
             case PartRedispatched() if reply.ok:
                 attempt_id = AttemptId(job.id, event.workflow, event.part, event.attempt)
                 self._lifecycle.open(attempt_id, job)
+            case LoadChanged() if reply.ok:
+                self._lifecycle.change(job)
             case AttemptRevoked() | PartEnded():
                 attempt_id = AttemptId(event.job, event.workflow, event.part, event.attempt)
                 self._lifecycle.close(attempt_id, job, event)

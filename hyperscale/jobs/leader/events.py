@@ -11,6 +11,7 @@ from hyperscale.jobs.messages import (
     AnnounceReady,
     AnnounceSetUp,
     Backpressure,
+    ChangePart,
     DeliverResult,
     ListAttempts,
     ListAttemptsReply,
@@ -30,7 +31,7 @@ from hyperscale.jobs.messages import (
 from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
 from hyperscale.sansio.core import Tick
 
-PartCommand = PreparePart | ShareSetUpContext | StartPart | StopPart
+PartCommand = PreparePart | ShareSetUpContext | StartPart | ChangePart | StopPart
 WorkerCommand = PartCommand | RenewLeases | ListAttempts | AcknowledgeResult
 WorkerAnnouncement = AnnounceSetUp | AnnounceReady | AnnouncePrepareFailed | DeliverResult
 WorkerReply = PartCommandReply | RenewLeasesReply | ListAttemptsReply

@@ -65,6 +65,7 @@ class LoadTimeline:
     origin_s: float | None = None
     reported_s: float | None = None  # when the last report arrived
     elapsed_s: float = 0.0  # of the attempt, in its last report
+    since_s: float | None = None  # time since the start of the workflow when it began
     iterations: int = 0
     sent: int = 0
     rates: list[float] = field(default_factory=list)  # requests/s between reports, newest last

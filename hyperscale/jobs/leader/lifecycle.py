@@ -4,6 +4,8 @@ Every change of an attempt's phase is made here or in `Attempt`; what should hap
 in `attempt_rules` and `reconcile`.
 """
 
+import dataclasses
+
 from msgspec.structs import asdict
 
 from hyperscale.jobs.committed.events import AttemptFault, AttemptRevoked, PartEnded
@@ -62,17 +64,15 @@ class AttemptLifecycle:
             return
         workflow = job.workflows[attempt_id.workflow]
         part = workflow.parts[attempt_id.part]
-        vus, slots = job.plan_of(attempt_id.workflow).vus, workflow.slots
         is_teardown = attempt_id.part == workflow.teardown_part
         within_job = workflow.within_job and not is_teardown
-        own_slots = range(part.first_slot, part.first_slot + part.cores * (not is_teardown))
         attempt = Attempt(
             id=attempt_id,
             assignment=Assignment(
                 worker=part.worker,
                 first_slot=part.first_slot,
                 cores=part.cores,
-                vus=sum(share(vus, slots, slot) for slot in own_slots),
+                vus=_vus_of(job, attempt_id),
                 began_s=part.began_s,
                 iterations_done=part.iterations_done,
                 shared=state.requests.use(attempt_id) or within_job,
@@ -145,17 +145,41 @@ class AttemptLifecycle:
         attempt.become(AttemptPhase.RUNNING)
         started_s = max(now_s, progress.start_at_s.get(attempt.id.workflow, now_s))
         attempt.timeline.started_s = attempt.activity.moved_s = started_s
-        self._set_deadline(attempt, progress.statistics_of(job, attempt.id.workflow))
+        self._set_deadline(attempt, job)
         progress.checkpoint_at_s = min(progress.checkpoint_at_s, now_s + NEWS_S)
 
-    def _set_deadline(self, attempt: Attempt, statistics: WorkflowStatistics) -> None:
-        plan = statistics.plan
-        has_load = attempt.assignment.vus > 0
-        remaining_s = plan.duration_s - plan.offset_s(attempt.assignment.began_s) if has_load else 0
-        grace_s = plan.timeout_s + self._state.timeouts.overrun_s
-        started_s = attempt.timeline.started_s or 0.0
-        attempt.activity.deadline_s = started_s + remaining_s + grace_s
-        attempt.activity.check_at_s = started_s
+    def change(self, job: Job) -> None:
+        """Note that the load of a job was changed: deadlines move, and nothing is stuck."""
+        for name, statistics in self._state.job(job).statistics.items():
+            statistics.stats.schedule = job.schedule_of(name)
+        for attempt in self._state.attempts.of_job(job.id):
+            vus = _vus_of(job, attempt.id)
+            attempt.assignment = dataclasses.replace(attempt.assignment, vus=vus)
+            attempt.activity.moved_s = max(attempt.activity.moved_s, self._state.now_s)
+            if attempt.timeline.started_s is not None:
+                self._set_deadline(attempt, job)
+
+    def behind_s(self, attempt: Attempt, job: Job) -> float:
+        """Return how far an attempt runs behind its workflow: attempts without a shape to keep up
+        with run for the rest of their duration, however long their part had no load."""
+        plan, workflow = job.plan_of(attempt.id.workflow), job.workflows[attempt.id.workflow]
+        if attempt.id.attempt == 1 or plan.stages or not workflow.began_ms:
+            return 0.0
+        started_s = attempt.timeline.started_s
+        started_ms = self._state.time.read_ms(self._state.now_s if started_s is None else started_s)
+        return max(0.0, (started_ms - workflow.began_ms) / 1000 - attempt.began_s)
+
+    def _set_deadline(self, attempt: Attempt, job: Job) -> None:
+        name = attempt.id.workflow
+        plan, started_s = job.plan_of(name), attempt.timeline.started_s or 0.0
+        remaining_s: float | None = 0.0
+        if attempt.assignment.vus > 0:
+            schedule = job.schedule_of(name, behind_s=self.behind_s(attempt, job))
+            remaining_s = schedule.remaining_s(plan.offset_s(attempt.began_s))
+        activity, grace_s = attempt.activity, plan.timeout_s + self._state.timeouts.overrun_s
+        # While it is paused, it has no deadline; the end of the pause sets one.
+        activity.deadline_s = None if remaining_s is None else started_s + remaining_s + grace_s
+        activity.check_at_s = started_s
 
     # --- reports ----------------------------------------------------------------------------
 
@@ -172,6 +196,7 @@ class AttemptLifecycle:
         if report is None:
             return
         is_first = attempt.timeline.reported_s is None
+        attempt.timeline.since_s = max(0.0, report.elapsed_s - reported.elapsed_s)
         attempt.timeline.report(
             sent=report.sent,
             iterations=report.iterations,
@@ -185,7 +210,7 @@ class AttemptLifecycle:
         if is_news and attempt.phase in _REPORTING:
             attempt.become(AttemptPhase.STOPPING if is_stopping else AttemptPhase.RUNNING)
         if attempt.activity.deadline_s is None:
-            self._set_deadline(attempt, statistics)
+            self._set_deadline(attempt, job)
         if is_first:
             # The next leader should know that the attempt has begun, even if it is elected soon.
             progress.checkpoint_at_s = min(progress.checkpoint_at_s, now_s + NEWS_S)
@@ -224,6 +249,7 @@ class AttemptLifecycle:
             iterations=attempt.timeline.iterations,
             gap_s=unreported.seconds,
             requests_max=unreported.requests_max,
+            since_s=attempt.began_s,
             fault=fault,
         )
 
@@ -261,7 +287,7 @@ class AttemptLifecycle:
         elif isinstance(event, AttemptRevoked):
             # Best effort: the worker may be back, and a lease with `on_isolation=continue` is long.
             state.stop(attempt.worker, attempt_id, event.reason)
-            if attempt.is_absent:
+            if attempt.copy.is_absent:
                 state.release(request_for_attempt(attempt_id), part=attempt_id.part)
                 request = request_for_workflow(attempt_id.job, attempt_id.workflow)
                 state.release(request, part=attempt_id.part)
@@ -300,3 +326,13 @@ class AttemptLifecycle:
         for request in requests:
             self._state.requests.pop(request, None)
             self._state.release(request)
+
+
+def _vus_of(job: Job, attempt_id: AttemptId) -> int:
+    """Return the most users that an attempt has at once, by the changes so far."""
+    workflow = job.workflows[attempt_id.workflow]
+    if attempt_id.part == workflow.teardown_part:
+        return 0
+    part, vus = workflow.parts[attempt_id.part], job.schedule_of(attempt_id.workflow).vus
+    own = range(part.first_slot, part.first_slot + part.cores)
+    return sum(share(vus, workflow.slots, slot) for slot in own)

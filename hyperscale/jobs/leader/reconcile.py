@@ -121,7 +121,7 @@ class Reconciler:
                 progress.start_at_s.pop(name, None)
                 fences = [at_s for key, at_s in progress.fenced_until_s.items() if key[0] == name]
                 progress.fenced_until_s[name, index] = max(fences, default=0.0)
-                self._start_together(progress, [attempt])
+                self._start_together(job, progress, [attempt])
 
     def _abort_on_threshold(self, job: Job, progress: JobProgress) -> None:
         for name, statistics in progress.statistics.items():
@@ -275,12 +275,14 @@ class Reconciler:
                 attempts.append(attempt)
                 if not self._rules.is_calm(attempt):
                     self._rules.advance(job, attempt)
+                if workflow.changes:
+                    self._rules.change(job, attempt)
             else:
                 self._redispatch(job, progress, name, index)
         if job.joined_s:
             attempts = [each for each in attempts if not self._joins_late(workflow, each)]
         if job.may_begin and any(attempt.phase is AttemptPhase.READY for attempt in attempts):
-            self._start(progress, workflow, attempts)
+            self._start(job, progress, workflow, attempts)
         if self._blocks_other_jobs(job, progress, name):
             for attempt in attempts:
                 now_s = self._state.now_s
@@ -316,18 +318,22 @@ class Reconciler:
         return max(waits, default=0.0) >= _YIELD_S
 
     def _start(
-        self, progress: JobProgress, workflow: WorkflowState, attempts: list[Attempt]
+        self,
+        job: Job,
+        progress: JobProgress,
+        workflow: WorkflowState,
+        attempts: list[Attempt],
     ) -> None:
         """Start all first attempts together, and later attempts as soon as they are ready."""
         ready = [attempt for attempt in attempts if attempt.phase is AttemptPhase.READY]
         due = [attempt for attempt in ready if self._rules.is_due(attempt)]
         if workflow.status is WorkflowStatus.RUNNING or any(a.phase in BEGUN for a in attempts):
             for attempt in due:
-                self._start_together(progress, [attempt])
+                self._start_together(job, progress, [attempt])
         elif due and len(ready) == sum(not part.has_ended for part in workflow.parts):
-            self._start_together(progress, ready)
+            self._start_together(job, progress, ready)
 
-    def _start_together(self, progress: JobProgress, together: list[Attempt]) -> None:
+    def _start_together(self, job: Job, progress: JobProgress, together: list[Attempt]) -> None:
         """Start attempts once the load of the attempts before them has certainly ended."""
         state, name, now_s = self._state, together[0].id.workflow, self._state.now_s
         fences = [progress.fenced_until_s.get((name, each.id.part), now_s) for each in together]
@@ -352,8 +358,17 @@ class Reconciler:
                 start_in_ms=start_in_s * 1000,
                 lease_ms=state.lease_ms,
                 stamp_ms=worker.confirmed_ms,
+                since_s=self._since_s(job, name, now_s + start_in_s + worker.rtt_s / 2),
             )
             state.send(attempt.worker, command)
+
+    def _since_s(self, job: Job, name: str, start_at_s: float) -> float | None:
+        """Return where in its shape a workflow that runs will be at an instant; None if it has no
+        shape, or begins only then."""
+        began_ms = job.workflows[name].began_ms
+        if not began_ms or not job.plan_of(name).stages:
+            return None
+        return max(0.0, (self._state.time.read_ms(start_at_s) - began_ms) / 1000)
 
 
 def _for_teardown(wanted: RequestCores, part: int) -> RequestCores:

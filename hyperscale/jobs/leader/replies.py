@@ -14,6 +14,7 @@ from hyperscale.jobs.leader.leases import LeaseRenewal
 from hyperscale.jobs.leader.lifecycle import AttemptLifecycle
 from hyperscale.jobs.leader.state import LeaderState
 from hyperscale.jobs.messages import (
+    ChangePart,
     ListAttemptsReply,
     PartCommandReply,
     PartPhase,
@@ -61,6 +62,9 @@ class WorkerReplies:
         match command:
             case PreparePart() if attempt.phase is AttemptPhase.DISPATCHED:
                 self._prepared(attempt, reply)
+            case ChangePart() if reply.accepted:
+                # Of a part that is not ready or running any more nothing is expected.
+                attempt.copy.changes_known = len(command.changes)
             case ShareSetUpContext() if reply.accepted:
                 attempt.setup.shared_s = self._state.now_s
             case StartPart() if attempt.phase is AttemptPhase.READY:
@@ -79,7 +83,7 @@ class WorkerReplies:
             # Once confirmed, the lease of the attempt may count from the stamp of this reply.
             self._leases.confirm([])
         elif reply.refusal is not Refusal.STALE_TERM:  # STALE_TERM: another node was elected
-            attempt.is_absent = True
+            attempt.copy.is_absent = True
             fault = AttemptFault.NONE if reply.refusal in _NO_RETRY else AttemptFault.REFUSED
             verb = "refused" if fault is AttemptFault.NONE else "cannot run"
             reason = f"worker {attempt.worker} {verb} it: {reply.reason}"
@@ -105,8 +109,8 @@ class WorkerReplies:
                 continue
             if attempt.phase is AttemptPhase.DISPATCHED and not attempt.is_inherited:
                 continue  # PreparePart is under way
-            attempt.times_unknown += 1
-            if attempt.times_unknown >= 2:  # once: the renewal may have overtaken a message
+            attempt.copy.times_unknown += 1
+            if attempt.copy.times_unknown >= 2:  # once: the renewal may have overtaken a message
                 self._forgotten(attempt)
         for attempt_id in reply.unlisted:
             if attempts.on(worker, attempt_id) is None:
@@ -154,12 +158,12 @@ class WorkerReplies:
         if attempt.was_accepted or attempt.may_predate(alive_s, now_s=self._state.now_s):
             self._forgotten(attempt)
             return
-        attempt.is_absent = True
+        attempt.copy.is_absent = True
         reason = f"worker {attempt.worker} never received it"
         self._lifecycle.lose(attempt, reason, fault=AttemptFault.NONE, over_s=None)
 
     def _forgotten(self, attempt: Attempt) -> None:
-        attempt.is_absent = True
+        attempt.copy.is_absent = True
         reason = f"worker {attempt.worker} has lost it"
         self._lose(attempt, reason, attempt.fault_of_loss)
 

@@ -59,6 +59,7 @@ class JobProgress:
         found = self.statistics.get(workflow)
         if found is None:
             found = self.statistics[workflow] = WorkflowStatistics(job.plan_of(workflow))
+            found.stats.schedule = job.schedule_of(workflow)
         return found
 
 

@@ -93,6 +93,7 @@ class AgentDriver(NodeService):
             events.WeighAttempt: self._executors.weigh,
             events.ShareWithAttempt: self._executors.share_context,
             events.StartAttempt: self._executors.start,
+            events.ChangeAttempt: self._executors.change,
             events.LeaseAttempt: self._executors.renew,
             events.StopAttempt: self._stop_attempt,
             events.StoreResult: self._store,

@@ -23,6 +23,7 @@ from hyperscale.jobs.agent.events import (
     AttemptPrepared,
     AttemptPrepareFailed,
     AttemptSetUp,
+    ChangeAttempt,
     LeaseAttempt,
     PlaceEnded,
     PlacePrinted,
@@ -141,7 +142,11 @@ class WorkerExecutors:
     def start(self, effect: StartAttempt) -> None:
         """Start prepared executors."""
         indices = self._indices_of(effect.attempt_id, effect.places)
-        self._pool.start(indices, effect.start_in_ms)
+        self._pool.start(indices, effect.start_in_ms, since_s=effect.since_s)
+
+    def change(self, effect: ChangeAttempt) -> None:
+        """Change the load of executors."""
+        self._pool.change(self._indices_of(effect.attempt_id, effect.places), effect.changes)
 
     def renew(self, effect: LeaseAttempt) -> None:
         """Renew the leases of executors."""
@@ -302,6 +307,7 @@ def slots_of(
             parameters=command.parameters,
             secrets=secrets,
             set_up=command.set_up,
+            changes=command.changes,
             role=protocol.SlotRole.TEAR_DOWN
             if command.tears_down
             else protocol.role_of(command.plan, command.first_slot + index, command.set_up),

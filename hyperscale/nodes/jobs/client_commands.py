@@ -7,6 +7,8 @@ from msgspec.structs import replace
 from hyperscale.client.messages import (
     CancelJob,
     CancelJobReply,
+    ChangeLoad,
+    ChangeLoadReply,
     DrainNode,
     DrainNodeReply,
     GetJob,
@@ -20,6 +22,7 @@ from hyperscale.jobs.committed.events import (
     CancelRequested,
     Code,
     JobSubmitted,
+    LoadChanged,
     decode_reply,
     encode,
     payload_digest,
@@ -164,6 +167,23 @@ class ClientCommands:
             accepted=reply.ok or reply.code in {Code.CANCELLING, Code.DUPLICATE},
             code=Code.OK if reply.ok else reply.code,
             error=reply.error,
+        )
+
+    async def change(self, call: InboundCall, change: ChangeLoad) -> ChangeLoadReply:
+        """Commit a change of a job's load; its leader passes it on to the workers."""
+        group = self._routing.group_of(change.job)
+        event = LoadChanged(job=change.job, change=change.change)
+        done = await self._ledger.execute(group, encode(event), timeout_s=left_s(call))
+        reply = decode_reply(done.reply)
+        if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:
+            known = (await self._queries.get_job(call, GetJob(job=change.job))).job
+            if known is not None and known.status in JOB_ENDS:
+                return ChangeLoadReply(accepted=False, status=known.status, code=Code.TERMINAL)
+        return ChangeLoadReply(
+            accepted=reply.ok or reply.code is Code.DUPLICATE,
+            code=Code.OK if reply.ok else reply.code,
+            error=reply.error,
+            hint=reply.hint,
         )
 
     async def drain(self, _call: InboundCall, drain: DrainNode) -> DrainNodeReply:

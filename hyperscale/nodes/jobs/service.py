@@ -225,6 +225,7 @@ _OF_NODES: dict[type[Struct], _Handle] = {
 _OF_CLIENTS: dict[type[Struct], _Handle] = {
     client_messages.SubmitJob: lambda parts, *message: parts.commands.submit(*message),
     client_messages.CancelJob: lambda parts, *message: parts.commands.cancel(*message),
+    client_messages.ChangeLoad: lambda parts, *message: parts.commands.change(*message),
     client_messages.GetJobOfKey: lambda parts, *message: parts.commands.job_of_key(*message),
     client_messages.GetJob: lambda parts, *message: parts.queries.get_job(*message),
     client_messages.ListJobs: lambda parts, *message: parts.queries.list_jobs(*message),

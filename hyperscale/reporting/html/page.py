@@ -39,6 +39,7 @@ from hyperscale.reporting.results import (
     ThresholdResult,
     WorkflowResult,
     censoring,
+    changes_text,
 )
 from hyperscale.reporting.verdict import (
     check_standing,
@@ -125,6 +126,8 @@ def _workflow(anchor: str, workflow: WorkflowResult, result: RunResult) -> Html:
     ]
     if workflow.warmup_seconds:
         facts.append(f"without the first {seconds(workflow.warmup_seconds)}, its warm-up")
+    if workflow.changes:
+        facts.append(f"load changed: {', '.join(changes_text(workflow))}")
     tags = [h("span.chip", tag) for tag in workflow.tags]
     suspect = "loop held: latencies are suspect" if workflow.loop_held else "latencies suspect"
     return h(

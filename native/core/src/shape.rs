@@ -88,6 +88,11 @@ impl Arrivals {
         Self { shape: Shape::new(stages), slots, area, random }
     }
 
+    /// Goes on with other stages: the numbers of the arrivals go on.
+    pub fn reshape(&mut self, stages: &[(f64, f64)]) {
+        self.shape = Shape::new(stages);
+    }
+
     /// When the next arrival is due; None: there are no more.
     #[must_use]
     pub fn next_s(&self) -> Option<f64> {

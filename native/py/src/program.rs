@@ -94,16 +94,21 @@ impl Program {
         Ok(())
     }
 
-    /// Paces the users. The slot began `past_s` ago, and was then `offset_s` into its shape.
+    /// Makes room for more users.
+    fn resize(&self, vus: usize) {
+        self.core().resize(vus);
+    }
+
+    /// Paces the users. The slot began at `begins_at_s` of its shape, and is at `place_s` now.
     #[pyo3(signature = (
-        *, offset_s = 0.0, past_s = 0.0, interval_s = None, phases_s = Vec::new(), think_s = None, seed = 0,
+        *, begins_at_s = 0.0, place_s = 0.0, interval_s = None, phases_s = Vec::new(), think_s = None, seed = 0,
         changes = Vec::new(), iterations_per_vu = None,
     ))]
     #[allow(clippy::too_many_arguments)] // all of them named by the caller
     fn pace(
         &self,
-        offset_s: f64,
-        past_s: f64,
+        begins_at_s: f64,
+        place_s: f64,
         interval_s: Option<f64>,
         phases_s: Vec<f64>,
         think_s: Option<(f64, f64)>,
@@ -113,8 +118,6 @@ impl Program {
     ) -> PyResult<()> {
         let phases: PyResult<Vec<u64>> = phases_s.into_iter().map(to_ns).collect();
         let phases = phases?;
-        let to_change = |(at_s, users)| Ok((to_ns(at_s)?, users));
-        let changes: PyResult<Vec<_>> = changes.into_iter().map(to_change).collect();
         let plan = ClosedPlan {
             interval: interval_s
                 .map(|interval_s| Ok::<_, PyErr>((to_ns(interval_s)?, phases)))
@@ -122,17 +125,17 @@ impl Program {
             think: think_s
                 .map(|(least_s, most_s)| Ok::<_, PyErr>((to_ns(least_s)?, to_ns(most_s)?, seed)))
                 .transpose()?,
-            changes: changes?,
+            changes: to_changes(changes)?,
             iterations_per_vu,
         };
-        self.core().pace(PacingPlan::Closed(plan), to_ns(offset_s)?, to_ns(past_s)?);
+        self.core().pace(PacingPlan::Closed(plan), to_ns(begins_at_s)?, to_ns(place_s)?);
         Ok(())
     }
 
-    /// Begins iterations as arrivals are due. The slot began `past_s` ago, and was then `offset_s`
-    /// into its shape; arrivals due from `missed_from_s` up to there are dropped.
+    /// Begins iterations as arrivals are due. The slot began at `begins_at_s` of its shape, and is
+    /// at `place_s` now; arrivals due from `missed_from_s` up to its beginning are dropped.
     #[pyo3(signature = (
-        stages, slots, slot, *, offset_s = 0.0, past_s = 0.0, missed_from_s = None, seed = None
+        stages, slots, slot, *, begins_at_s = 0.0, place_s = 0.0, missed_from_s = None, seed = None
     ))]
     #[allow(clippy::too_many_arguments)] // most of them named by the caller
     fn pace_arrivals(
@@ -140,20 +143,46 @@ impl Program {
         stages: Vec<(f64, f64)>,
         slots: u32,
         slot: u32,
-        offset_s: f64,
-        past_s: f64,
+        begins_at_s: f64,
+        place_s: f64,
         missed_from_s: Option<f64>,
         seed: Option<u64>,
     ) -> PyResult<()> {
         let mut arrivals = Arrivals::new(&stages, slots, slot, seed);
-        arrivals.skip_until(missed_from_s.unwrap_or(offset_s));
-        let missed = arrivals.skip_until(offset_s);
+        arrivals.skip_until(missed_from_s.unwrap_or(begins_at_s));
+        let missed = arrivals.skip_until(begins_at_s);
         if missed > 0 {
             let mut recorder = lock(&self.recorder);
             let (now, from_ns) = (hyperscale_core::clock::now_ns(), recorder.counted_from_ns());
             recorder.iterations.drop(now, missed, from_ns);
         }
-        self.core().pace(PacingPlan::Open(arrivals), to_ns(offset_s)?, to_ns(past_s)?);
+        self.core().pace(PacingPlan::Open(arrivals), to_ns(begins_at_s)?, to_ns(place_s)?);
+        Ok(())
+    }
+
+    /// Changes when how many users loop. The slot is at `place_s` of its shape now.
+    #[pyo3(signature = (changes, *, place_s))]
+    fn change(&self, changes: Vec<(f64, usize)>, place_s: f64) -> PyResult<()> {
+        self.core().change(to_changes(changes)?, to_ns(place_s)?);
+        Ok(())
+    }
+
+    /// Changes the stages of the arrivals. The slot is at `place_s` of its shape now.
+    #[pyo3(signature = (stages, *, place_s))]
+    fn change_arrivals(&self, stages: Vec<(f64, f64)>, place_s: f64) {
+        self.core().change_arrivals(&stages, place_s, &mut lock(&self.recorder));
+    }
+
+    /// Nothing begins until the next change.
+    fn pause(&self) {
+        self.core().pause();
+    }
+
+    /// After `in_s` nothing new begins; None: until it is called again. A later call may put it off.
+    #[pyo3(signature = (in_s))]
+    fn end_in(&self, in_s: Option<f64>) -> PyResult<()> {
+        let in_ns = in_s.map_or(Ok(u64::MAX), to_ns)?;
+        self.core().end_at(hyperscale_core::clock::now_ns().saturating_add(in_ns));
         Ok(())
     }
 
@@ -187,6 +216,10 @@ impl Program {
     fn active(&self) -> usize {
         self.core().active()
     }
+}
+
+fn to_changes(changes: Vec<(f64, usize)>) -> PyResult<Vec<(u64, usize)>> {
+    changes.into_iter().map(|(at_s, users)| Ok((to_ns(at_s)?, users))).collect()
 }
 
 /// The first `count` times at which arrivals of a slot are due, from `from_s` on.

@@ -17,16 +17,20 @@ Bounds, in the schedules they are meant for:
 10. the committed age of a job is the time that has passed, whatever wall clocks show
 11. a part does not return to a worker on which it failed while there is another, also under another
     leader; a sick worker fails no job
+12. a part with a shape takes it up where the other parts are; an executor that comes to its end
+    knows the changes of its load
 """
 
 from typing import TYPE_CHECKING
 
 from hyperscale.jobs.committed.events import (
     AttemptRevoked,
+    Checkpointed,
     Event,
     JobFinished,
     JobStatus,
     JobSubmitted,
+    LoadChanged,
     PartEnded,
     PartRedispatched,
     Reply,
@@ -124,6 +128,8 @@ class JobMonitor(Monitor):
             self._check_excluded(group, event)
         if isinstance(event, WorkflowSetUp | PartEnded):
             self._set_up(event)
+        if isinstance(event, Checkpointed | LoadChanged):
+            self._note_load(group, event)
         if isinstance(event, AttemptRevoked) and reply.code.value == "ok":
             self.revoked += 1
             attempt_id = AttemptId(event.job, event.workflow, event.part, event.attempt)
@@ -131,6 +137,18 @@ class JobMonitor(Monitor):
             has_run = bool(event.report) or event.elapsed_s > 0
             if self.plan.is_steady and has_run and not self.ledger.was_leaderless:
                 self.world.fail(f"a change of leaders restarts a part: {event}")
+
+    def _note_load(self, group: int, event: Checkpointed | LoadChanged) -> None:
+        """Note when workflows began, and when their load was changed, as it is committed."""
+        truth = self.ledger.truth[group]
+        job = truth.job(event.job)
+        for name, workflow in {} if job is None else job.workflows.items():
+            key = event.job, name
+            if workflow.began_ms and group not in self.estimated:
+                age_s = (truth._state.now_ms - workflow.began_ms) / 1000
+                self.target.started_s.setdefault(key, self.world.now_s - age_s)
+            known = self.target.changed_s.setdefault(key, [])
+            known += [self.world.now_s] * (len(workflow.changes) - len(known))
 
     def _check_excluded(self, group: int, event: PartRedispatched) -> None:
         job = self.ledger.truth[group].job(event.job)

@@ -15,6 +15,8 @@ from hyperscale.jobs.agent.places import PlaceTable
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.committed.state import Job, Part, Teardown, WorkflowState
+from hyperscale.jobs.leader.attempt_rules import AttemptRules
+from hyperscale.jobs.leader.attempts import Attempt
 from hyperscale.jobs.leader.core import JobLeader
 from hyperscale.jobs.leader.events import LeaderEffect, LeaderEvent, WorkerAnnounced
 from hyperscale.jobs.leader.leases import LeaseRenewal
@@ -122,6 +124,34 @@ class Unconfirmed(JobLeader):
         self._leases.__class__ = self.Leases
 
 
+class KeepsNoPace(JobLeader):
+    """A lost part takes its shape up where its last attempt ended."""
+
+    class Rules(Reconciler):
+        def _since_s(self, job: Job, name: str, start_at_s: float) -> float | None:
+            return None
+
+    def __init__(self, group: int, node: str, machine: JobMachine) -> None:
+        super().__init__(group, node, machine)
+        self._reconciler.__class__ = self.Rules
+
+
+class ForgetsChanges(JobLeader):
+    """An attempt does not get the changes of the load that were committed before it."""
+
+    class Rules(AttemptRules):
+        def _prepare(self, job: Job, attempt: Attempt) -> None:
+            workflow = job.workflows[attempt.id.workflow]
+            changes, workflow.changes = workflow.changes, []
+            super()._prepare(job, attempt)
+            workflow.changes = changes
+            attempt.copy.changes_known = len(changes)
+
+    def __init__(self, group: int, node: str, machine: JobMachine) -> None:
+        super().__init__(group, node, machine)
+        self._reconciler._rules.__class__ = self.Rules
+
+
 class LeavesCores(Agent):
     """A core that a job leaves does not pass to the attempts that shared it."""
 
@@ -199,5 +229,7 @@ MUTANTS = (
         ("on which it failed", "fails a job"),
     ),
     Mutant("dates as time", Cores(clocks=DatesAsTime), "clocks", ("s are committed", "at most")),
+    Mutant("no pace kept", Cores(leader=KeepsNoPace), "changes", ("takes its shape up",)),
+    Mutant("changes forgotten", Cores(leader=ForgetsChanges), "changes", ("changes of its load",)),
     Mutant("renewed by a deposed leader", Cores(leader=Unconfirmed), "deposed", ("double load",)),
 )

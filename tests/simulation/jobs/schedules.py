@@ -17,6 +17,7 @@ from hyperscale.jobs.committed.events import (
     CancelRequested,
     JobOptions,
     JobSubmitted,
+    LoadChanged,
     payload_digest,
 )
 from hyperscale.jobs.committed.keys import job_id, parse_job_id
@@ -27,10 +28,13 @@ from hyperscale.ledger.group_clock import GroupClocks
 from hyperscale.ledger.replica import key_slot_of
 from hyperscale.plan import Plan as TestPlan
 from hyperscale.plan import Priority, StepKind, StepPlan, WorkflowPlan
+from hyperscale.plan.changes import ChangeKind, LoadChange
+from hyperscale.plan.shapes import constant
 from tests.simulation.committed_log import Ledger
 from tests.simulation.faults import Step, apply, heal, play
 from tests.simulation.jobs.manager import ManagerProgram
 from tests.simulation.jobs.monitor import JobMonitor, check_end
+from tests.simulation.jobs.profiles import Profile
 from tests.simulation.jobs.target import Target
 from tests.simulation.jobs.worker import WorkerProgram
 from tests.simulation.kernel import Host, World
@@ -44,162 +48,6 @@ QUIET_WITHIN_S = 30.0
 SKEWS_MS = (-600_000, -600_000, -5_000, 0, 5_000, 600_000, 600_000)
 
 
-@dataclass(frozen=True)
-class Profile:
-    """Faults that may happen. Rates are expected events per schedule."""
-
-    name: str
-    managers: tuple[int, ...] = (1, 3, 3, 5)
-    faults_s: float = 30.0
-    loss_max: float = 0.1
-    worker_crashes: float = 0.0
-    worker_power: float = 0.0
-    worker_pauses: float = 0.0
-    worker_cuts: float = 0.0
-    drains: float = 0.0
-    leader_crashes: float = 0.0
-    leader_pauses: float = 0.0
-    manager_cuts: float = 0.0
-    deposals: float = 0.0
-    """A leader is cut off together with a worker, and paused before it notices."""
-    transfers: float = 0.0
-    skews: float = 0.0
-    """The wall clock of a manager jumps, by ten minutes at most."""
-    blackouts: float = 0.0
-    """All managers crash at once and restart one by one."""
-    goes_on: float = 0.0
-    cancels: float = 0.3
-    exclusive: float = 0.15
-    crowds: float = 0.3
-    """Jobs with more workflows than cores."""
-    longest_s: float = 17.0
-    restarts: float = 0.7
-    is_steady: bool = False
-    """Workers have no faults and leaders restart soon: no part may be restarted."""
-    restored_within_s: float | None = None
-    flaky: float = 0.01
-    is_exclusive_checked: bool = False
-    has_sick_worker: bool = False
-    """Nothing can be prepared on one of the workers; all have the same number of cores."""
-
-
-PROFILES = {
-    profile.name: profile
-    for profile in (
-        Profile(
-            "workers",
-            worker_crashes=2.0,
-            worker_power=0.7,
-            worker_pauses=1.5,
-            worker_cuts=1.0,
-            drains=0.3,
-            transfers=0.3,
-        ),
-        Profile(
-            "leaders",
-            managers=(3, 3, 5),
-            leader_crashes=1.5,
-            transfers=3.0,
-            loss_max=0.02,
-            cancels=0.1,
-            is_steady=True,
-            flaky=0.0,
-        ),
-        Profile(
-            "isolation",
-            managers=(3, 5),
-            worker_cuts=2.0,
-            worker_pauses=2.0,
-            manager_cuts=1.0,
-            leader_pauses=1.0,
-        ),
-        Profile(
-            "everything",
-            worker_crashes=1.5,
-            worker_power=0.5,
-            worker_pauses=1.5,
-            worker_cuts=1.0,
-            drains=0.2,
-            leader_crashes=1.0,
-            leader_pauses=1.0,
-            manager_cuts=0.7,
-            transfers=1.0,
-        ),
-        Profile(
-            "allocators",
-            managers=(3, 3, 5),
-            transfers=6.0,
-            leader_crashes=1.0,
-            exclusive=0.6,
-            loss_max=0.02,
-            is_exclusive_checked=True,
-            flaky=0.0,
-        ),
-        Profile(
-            "stubborn",
-            managers=(3, 5),
-            goes_on=0.6,
-            worker_cuts=2.0,
-            worker_pauses=2.0,
-            worker_crashes=1.0,
-            manager_cuts=0.5,
-            leader_crashes=0.5,
-        ),
-        Profile(
-            "deposed",
-            managers=(3, 5),
-            deposals=2.0,
-            longest_s=60.0,
-            transfers=0.5,
-            exclusive=0.0,
-            cancels=0.0,
-        ),
-        Profile(
-            "blackout",
-            managers=(1, 3),
-            blackouts=1.0,
-            goes_on=0.5,
-            worker_crashes=0.5,
-            worker_cuts=0.5,
-            worker_pauses=0.5,
-        ),
-        Profile(
-            "clocks",
-            managers=(3, 5),
-            skews=6.0,
-            transfers=3.0,
-            leader_crashes=1.0,
-            worker_crashes=1.5,
-            worker_cuts=0.5,
-        ),
-        Profile(
-            "sick",
-            managers=(3, 3, 5),
-            leader_crashes=0.7,
-            transfers=3.0,
-            skews=3.0,
-            loss_max=0.02,
-            exclusive=0.0,
-            crowds=0.0,
-            cancels=0.1,
-            flaky=0.0,
-            has_sick_worker=True,
-        ),
-        Profile(
-            "crashes",
-            managers=(3,),
-            worker_crashes=2.0,
-            # A lost message is repeated after a second here; TCP repeats it after a fifth of that.
-            loss_max=0.0,
-            exclusive=0.0,
-            cancels=0.0,
-            restored_within_s=5.0,
-            flaky=0.0,
-        ),
-    )
-}
-
-
 @dataclass
 class Submission:
     at_s: float
@@ -208,6 +56,7 @@ class Submission:
     timeout_s: float | None = None
     cancel_s: float | None = None
     goes_on: bool = False  # in isolation
+    changes: tuple[tuple[float, str], ...] = ()  # when, and the kind
 
 
 @dataclass
@@ -340,6 +189,7 @@ def _job(rng: Random, profile: Profile, number: int) -> Submission:
         job.cancel_s = round(at_s + 20.0 * rng.random(), 3)
     job.goes_on = Random(job.key).random() < profile.goes_on
     workflows += _crowd(Random(f"crowd/{job.key}"), profile)
+    _shape(Random(f"shape/{job.key}"), profile, job)
     if rng.random() < 0.1:
         job.timeout_s = round(5.0 + 30.0 * rng.random(), 1)
     return job
@@ -358,6 +208,18 @@ def _crowd(rng: Random, profile: Profile) -> list[dict[str, Any]]:
         }
         for index in range(rng.choice((3, 5, 9)) if rng.random() < profile.crowds else 0)
     ]
+
+
+def _shape(rng: Random, profile: Profile, job: Submission) -> None:
+    """Give some workflows a shape, and some jobs changes of their load while they run."""
+    for each in job.workflows:
+        if each["is_test"] and rng.random() < profile.shaped:
+            each["is_shaped"] = True
+    if rng.random() < profile.changes:
+        first_s = job.at_s + 15.0 * rng.random()
+        kinds = rng.choice((("scale",), ("pause", "resume"), ("pause", "scale", "resume")))
+        at_s = [first_s + 8.0 * n * rng.random() for n in range(len(kinds))]
+        job.changes = tuple(zip((round(each, 3) for each in sorted(at_s)), kinds, strict=True))
 
 
 class _Draw:
@@ -516,6 +378,14 @@ def _submit(world: World, ledger: Ledger, plan: Plan, job: Submission) -> str:
     name = job_id(SCOPE, group, job.key)
     cancel = CancelRequested(job=name, reason="enough", by="test")
     ledger.submit(group, name, event, at_s=job.at_s, cancel=cancel, cancel_s=job.cancel_s)
+    for number, (at_s, kind) in enumerate(job.changes):
+        change = LoadChange(
+            id=f"{job.key}/{number}",
+            kind=ChangeKind(kind),
+            workflow="W0" if kind == "scale" else "",
+            vus=20 if kind == "scale" else None,
+        )
+        world.at(at_s, partial(ledger.commit_when_led, group, LoadChanged(job=name, change=change)))
     return name
 
 
@@ -529,6 +399,7 @@ def _workflow(each: dict[str, Any]) -> WorkflowPlan:
         priority=Priority(each["priority"]),
         is_test=each["is_test"],
         depends=tuple(each["depends"]),
+        stages=constant(each["vus"], each["duration_s"]) if each.get("is_shaped") else (),
         steps=(StepPlan(name="hit", kind=kind), *(_AROUND if each["vus"] % 2 else ())),
     )
 

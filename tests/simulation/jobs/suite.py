@@ -1,7 +1,8 @@
 """The job simulation as a suite of the campaign: seeds alternate between profiles."""
 
 from tests.simulation.campaign import ProfileSuite, quantiles
-from tests.simulation.jobs.schedules import PROFILES, Outcome, Plan, draw, run
+from tests.simulation.jobs.profiles import PROFILES
+from tests.simulation.jobs.schedules import Outcome, Plan, draw, run
 from tests.simulation.trace import Trace
 
 

@@ -17,8 +17,9 @@ from hyperscale.jobs.agent.events import (
     PlaceReported,
     PlaceVacated,
 )
-from hyperscale.jobs.messages import AnnounceCores, AttemptId, PreparePart
+from hyperscale.jobs.messages import AnnounceCores, AttemptId, Isolation, PreparePart
 from hyperscale.jobs.provisioner import SHARED_PER_WORKER_MAX
+from hyperscale.plan.changes import AppliedChange, LoadSchedule
 from hyperscale.plan.status import PartStatus
 from tests.lab.reports import PartReport, StepCounts, StepReport, native
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 RATE = 50.0
 _REPORT_S = 0.1
+PLACE_ERROR_S = 3.0
+"""A new leader knows the time of its group by a second or two; see `monitor.AGE_ERROR_S`."""
+CHANGES_WITHIN_S = 15.0
+"""A worker that hears of no leader for so long has stopped its load."""
 Slot = tuple[str, str, int]
 
 
@@ -55,6 +60,10 @@ class Target:
     revoked: set[AttemptId] = field(default_factory=set)
     """Attempts whose revocation is committed; written by the monitor."""
     torn_down: set[tuple[str, str]] = field(default_factory=set)
+    started_s: dict[tuple[str, str], float] = field(default_factory=dict)
+    """By job and workflow, when the workflow began, as it is committed; written by the monitor."""
+    changed_s: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    """By job and workflow, when each change of the load was committed; written by the monitor."""
 
     def set_up(self, executor: "Executor") -> bytes:
         """Run the setup of a workflow; return what it leaves."""
@@ -128,9 +137,32 @@ class Target:
                     f"exclusive, but not alone: {executor.attempt_id} beside {rival.attempt_id}"
                 )
         self.active[slot] = executor
+        self.check_place(executor)
         gone_s = self.gone_s.pop(slot, None)
         if gone_s is not None:
             self.restored_s.append(self.world.now_s - gone_s)
+
+    def check_place(self, executor: "Executor") -> None:
+        """Check that a part with a shape takes it up where the other parts are."""
+        started_s = self.started_s.get(executor.slot[:2])
+        if started_s is None or not executor.command.plan.stages:
+            return
+        true_s = self.world.now_s - started_s
+        if abs(true_s - executor.offset_s) > PLACE_ERROR_S:
+            self.world.fail(
+                f"{executor.attempt_id} takes its shape up at {executor.offset_s:.1f} s, and the "
+                f"workflow is at {true_s:.1f} s"
+            )
+
+    def complete(self, executor: "Executor") -> None:
+        """Check that an executor that comes to its end knows the changes of its load."""
+        if executor.command.on_isolation is Isolation.CONTINUE:
+            return
+        late_s = self.world.now_s - CHANGES_WITHIN_S
+        changed_s = self.changed_s.get(executor.slot[:2], [])
+        known = len(executor.changes)
+        if any(at_s < late_s for at_s in changed_s[known:]):
+            self.world.fail(f"{executor.attempt_id} ends and knows {known} changes of its load")
 
     def end(self, executor: "Executor", *, is_lost: bool) -> None:
         if self.active.get(executor.slot) is executor:
@@ -161,6 +193,12 @@ class Executor:
             command.first_slot + index,
         )
         self.context = command.set_up
+        self.changes = command.changes
+        self.schedule = LoadSchedule(command.plan, command.changes)
+        self.offset_s = command.plan.offset_s(command.elapsed_s)
+        """Time since the start of the workflow when it begins."""
+        self.sent_before = 0.0  # before the last change
+        self.counted_from_s = 0.0  # since then, in places of the shape
         self.lease_s: float | None = None  # None: it has no lease
         self.began_s: float | None = None
         self.frozen_s: float | None = None
@@ -172,8 +210,19 @@ class Executor:
     def is_here(self) -> bool:
         return self.host.life == self.life and self.host.program is not None
 
-    def start(self, in_s: float) -> None:
+    def start(self, in_s: float, since_s: float | None = None) -> None:
+        if since_s is not None:
+            self.offset_s = self.command.plan.offset_s(since_s)
         self.world.after(in_s, self._begin)
+
+    def change(self, changes: list[AppliedChange]) -> None:
+        """Follow all changes of the load so far."""
+        self.sent_before += self._sent_since()
+        self.changes = changes
+        self.schedule = LoadSchedule(self.command.plan, changes)
+        self.counted_from_s = self._place_s()
+        if self.began_s is not None:
+            self._watch_end()
 
     def _begin(self) -> None:
         if self.is_over or self.began_s is not None or not self.is_here:
@@ -191,7 +240,8 @@ class Executor:
             return
         self.target.begin(self)
         self.began_s = self.world.now_s
-        self._end_in(self.command.plan.duration_s - self._offset_s)
+        self.counted_from_s = self._place_s()
+        self._watch_end()
         self.world.after(_REPORT_S, self._report)
 
     def _is_expired(self, *, early_s: float = 0.0) -> bool:
@@ -199,17 +249,22 @@ class Executor:
             return False
         return self.world.now_s >= self.lease_s - early_s
 
-    def _end_in(self, seconds: float) -> None:
+    def _watch_end(self) -> None:
         def over() -> None:
-            left_s = self.command.plan.duration_s - self._offset_s - self._running_s()
             if self.is_over or not self.is_here:
                 return
+            left_s = self.schedule.remaining_s(self._own_s())
+            if left_s is None:
+                return  # paused: the next change looks again
             if left_s > 1e-6 or self.frozen_s is not None:
-                self._end_in(max(0.05, left_s))
+                self._watch_end()
             else:
+                self.target.complete(self)
                 self.finish(PartStatus.COMPLETED, None)
 
-        self.world.after(seconds, over)
+        left_s = self.schedule.remaining_s(self._own_s())
+        if left_s is not None:
+            self.world.after(max(0.05, left_s), over)
 
     def lease(self, until_s: float) -> None:
         self.lease_s = max(until_s, 0.0)
@@ -235,9 +290,17 @@ class Executor:
             if not self.is_over and self.target.active.get(self.slot) is not self:
                 self.world.fail(f"double load: {self.attempt_id} wakes up beside its successor")
 
-    @property
-    def _offset_s(self) -> float:
-        return self.command.plan.offset_s(self.command.elapsed_s)
+    def _own_s(self) -> float:
+        """Return the time since the start of the workflow, as the executor sees it."""
+        return self.offset_s + self._running_s()
+
+    def _place_s(self) -> float:
+        return self.schedule.place_s(self._own_s())
+
+    def _sent_since(self) -> float:
+        if self.began_s is None:
+            return 0.0
+        return RATE * max(0.0, self._place_s() - self.counted_from_s)
 
     def _running_s(self) -> float:
         if self.began_s is None:
@@ -245,7 +308,7 @@ class Executor:
         return self.ran_s if self.frozen_s is not None else self.world.now_s - self.began_s
 
     def sent(self) -> int:
-        return int(RATE * self._running_s() + 1e-6)
+        return int(self.sent_before + self._sent_since() + 1e-6)
 
     def report(self) -> Report:
         self.sequence += 1
@@ -255,7 +318,7 @@ class Executor:
             workflow=self.attempt_id.workflow,
             slot=self.slot[2],
             sequence=self.sequence,
-            elapsed_s=self._offset_s + self._running_s(),
+            elapsed_s=self._own_s(),
             vus=1,
             iterations=sent,
             steps=[StepReport(name="hit", counts=counts)],

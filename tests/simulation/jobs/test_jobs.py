@@ -11,7 +11,7 @@ from tests.simulation.campaign import (
     trace_of,
 )
 from tests.simulation.jobs.mutants import MUTANTS
-from tests.simulation.jobs.schedules import PROFILES
+from tests.simulation.jobs.profiles import PROFILES
 from tests.simulation.jobs.suite import JobSuite
 
 MUTANT_SEEDS = 400  # a broken rule may need many schedules to show

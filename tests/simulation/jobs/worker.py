@@ -100,9 +100,12 @@ class WorkerProgram:
                 prepare(made)
             case ev.ShareWithAttempt(attempt_id=attempt_id, context=context):
                 go_on(self.executors[attempt_id], context)
-            case ev.StartAttempt(attempt_id=attempt_id, start_in_ms=start_in_ms):
+            case ev.StartAttempt(attempt_id=attempt_id, start_in_ms=start_in_ms, since_s=since_s):
                 for executor in self.executors[attempt_id]:
-                    executor.start(start_in_ms / 1000)
+                    executor.start(start_in_ms / 1000, since_s)
+            case ev.ChangeAttempt(attempt_id=attempt_id, changes=changes):
+                for executor in self.executors.get(attempt_id, []):
+                    executor.change(changes)
             case ev.LeaseAttempt(attempt_id=attempt_id, until_s=until_s):
                 for executor in self.executors.get(attempt_id, []):
                     executor.lease(until_s - self.offset_s)

@@ -3,6 +3,9 @@
 //! Closed: each user waits for its next start (an interval that keeps its phase, or a pause), and
 //! the number of users follows a list of changes. Open: arrivals begin when they are due, each on a
 //! free user; one that finds no free user is dropped.
+//!
+//! The shape may be changed, and paused, while the users run: all times are absolute, and `began_ns`,
+//! when the workflow was at the beginning of its shape, moves by the time it was paused.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,6 +14,8 @@ use crate::iterations::Iterations;
 use crate::shape::{Arrivals, SplitMix};
 
 const SECOND_NS: f64 = 1e9;
+/// Arrivals that a change has made due for longer than this do not begin.
+const CATCH_UP_S: f64 = 0.25;
 
 #[derive(Clone, Debug)]
 pub enum PacingPlan {
@@ -50,6 +55,8 @@ struct Closed {
     users: Vec<UserState>,
     /// Iterations that each user has left.
     left: Vec<u64>,
+    /// Users that have none left.
+    spent: usize,
     wanted: usize,
     changed: usize,
     waiting: BinaryHeap<Reverse<(u64, usize)>>,
@@ -66,7 +73,13 @@ struct Open {
 }
 
 #[derive(Debug)]
-pub struct Pacing(Model);
+pub struct Pacing {
+    model: Model,
+    /// Since when nothing begins.
+    paused_ns: Option<u64>,
+    /// Nothing begins any more.
+    is_closed: bool,
+}
 
 #[derive(Debug)]
 enum Model {
@@ -84,7 +97,7 @@ impl Pacing {
     #[must_use]
     pub fn new(plan: PacingPlan, vus: usize, now_ns: u64, offset_ns: u64) -> Self {
         let began_ns = now_ns.saturating_sub(offset_ns);
-        Self(match plan {
+        let model = match plan {
             PacingPlan::Open(arrivals) => Model::Open(Open {
                 arrivals,
                 began_ns,
@@ -92,24 +105,53 @@ impl Pacing {
                 due_ns: vec![0; vus],
             }),
             PacingPlan::Closed(plan) => {
-                let left = plan.iterations_per_vu.map_or_else(Vec::new, |each| vec![each; vus]);
-                let seed = plan.think.map_or(0, |(_, _, seed)| seed);
-                let mut closed = Closed {
-                    plan,
-                    began_ns,
-                    users: vec![UserState::Out; vus],
-                    left,
-                    wanted: 0,
-                    changed: 0,
-                    waiting: BinaryHeap::new(),
-                    random: SplitMix::new(seed, 1),
-                };
+                let mut closed = Closed::new(plan, vus, began_ns);
                 if closed.plan.changes.is_empty() {
                     closed.want(vus, now_ns);
                 }
                 Model::Closed(closed)
             }
-        })
+        };
+        Self { model, paused_ns: None, is_closed: false }
+    }
+
+    /// The pacing of users that have looped without one.
+    #[must_use]
+    pub fn of_looping(users: usize) -> Self {
+        let mut closed = Closed::new(ClosedPlan::default(), users, 0);
+        closed.users.fill(UserState::Busy);
+        closed.wanted = users;
+        Self { model: Model::Closed(closed), paused_ns: None, is_closed: false }
+    }
+
+    /// Replaces when how many users loop; `vus` is the most of them. The workflow is at `place_ns`
+    /// of its shape now.
+    pub fn change(&mut self, changes: Vec<(u64, usize)>, vus: usize, now_ns: u64, place_ns: u64) {
+        self.paused_ns = None;
+        if let Model::Closed(closed) = &mut self.model {
+            closed.resize(vus);
+            closed.move_to(now_ns.saturating_sub(place_ns));
+            closed.changed = changes.partition_point(|&(at_ns, _)| at_ns <= place_ns);
+            let last = closed.changed.checked_sub(1).and_then(|last| changes.get(last));
+            let wanted = if changes.is_empty() { vus } else { last.map_or(0, |&(_, users)| users) };
+            closed.plan.changes = changes;
+            closed.want(wanted, now_ns);
+        }
+    }
+
+    /// Replaces the stages of the arrivals. The workflow is at `place_ns` of its shape now. Returns
+    /// how many arrivals are skipped.
+    pub fn change_arrivals(&mut self, stages: &[(f64, f64)], now_ns: u64, place_s: f64) -> u64 {
+        self.paused_ns = None;
+        let Model::Open(open) = &mut self.model else { return 0 };
+        open.began_ns = now_ns.saturating_sub(to_ns(place_s));
+        open.arrivals.reshape(stages);
+        open.arrivals.skip_until(place_s - CATCH_UP_S)
+    }
+
+    /// Nothing begins until the next change.
+    pub fn pause(&mut self, now_ns: u64) {
+        self.paused_ns = Some(now_ns);
     }
 
     /// The next user whose iteration is to begin now, if there is one.
@@ -119,7 +161,10 @@ impl Pacing {
         iterations: &mut Iterations,
         counted_from_ns: u64,
     ) -> Option<usize> {
-        match &mut self.0 {
+        if self.paused_ns.is_some() {
+            return None;
+        }
+        match &mut self.model {
             Model::Closed(closed) => closed.pop(now_ns),
             Model::Open(open) => loop {
                 let due_ns = open.next_ns().filter(|&due_ns| due_ns <= now_ns)?;
@@ -139,8 +184,15 @@ impl Pacing {
 
     /// A user has ended an iteration. `Next::Wait`: `pop` returns it when it is to go on.
     pub fn after(&mut self, user: usize, now_ns: u64) -> Next {
-        match &mut self.0 {
-            Model::Closed(closed) => closed.after(user, now_ns),
+        match &mut self.model {
+            Model::Closed(closed) => {
+                let Some(paused_ns) = self.paused_ns else { return closed.after(user, now_ns) };
+                // As if its iteration had ended when the pause began.
+                if closed.after(user, paused_ns) == Next::Begin {
+                    closed.wait(user, paused_ns);
+                }
+                Next::Wait
+            }
             Model::Open(open) => {
                 open.free.push(user);
                 Next::Wait
@@ -151,16 +203,21 @@ impl Pacing {
     /// When `pop` has to be called again; None: nothing more begins.
     #[must_use]
     pub fn next_ns(&self) -> Option<u64> {
-        match &self.0 {
+        let next_ns = match &self.model {
+            _ if self.is_closed => return None,
+            Model::Closed(closed) if closed.is_spent() => return None,
+            _ if self.paused_ns.is_some() => None,
             Model::Closed(closed) => closed.next_ns(),
             Model::Open(open) => open.next_ns(),
-        }
+        };
+        // Without one, a change may bring one, until the program ends.
+        Some(next_ns.unwrap_or(u64::MAX))
     }
 
     /// When the iteration of a user was due, if that counts for its latencies.
     #[must_use]
     pub fn due_ns(&self, user: usize) -> Option<u64> {
-        match &self.0 {
+        match &self.model {
             Model::Closed(_) => None,
             Model::Open(open) => open.due_ns.get(user).copied(),
         }
@@ -170,7 +227,7 @@ impl Pacing {
     /// busy.
     #[must_use]
     pub fn users(&self) -> Option<usize> {
-        match &self.0 {
+        match &self.model {
             Model::Closed(closed) => {
                 Some(closed.users.iter().filter(|user| **user != UserState::Out).count())
             }
@@ -180,7 +237,8 @@ impl Pacing {
 
     /// Nothing begins after `at_ns`: arrivals that were due before are dropped.
     pub fn close(&mut self, at_ns: u64, iterations: &mut Iterations, counted_from_ns: u64) {
-        match &mut self.0 {
+        self.is_closed = true;
+        match &mut self.model {
             Model::Closed(closed) => {
                 closed.waiting.clear();
                 closed.changed = closed.plan.changes.len();
@@ -192,6 +250,7 @@ impl Pacing {
                 closed.wanted = 0;
             }
             Model::Open(open) => {
+                let at_ns = if self.paused_ns.is_some() { 0 } else { at_ns };
                 while let Some(due_ns) = open.next_ns().filter(|&due_ns| due_ns < at_ns) {
                     open.arrivals.advance();
                     iterations.drop(due_ns, 1, counted_from_ns);
@@ -215,6 +274,55 @@ fn next_on_grid(origin_ns: u64, interval_ns: u64, now_ns: u64) -> u64 {
 }
 
 impl Closed {
+    fn new(plan: ClosedPlan, vus: usize, began_ns: u64) -> Self {
+        let seed = plan.think.map_or(0, |(_, _, seed)| seed);
+        let mut closed = Self {
+            plan,
+            began_ns,
+            users: Vec::new(),
+            left: Vec::new(),
+            spent: 0,
+            wanted: 0,
+            changed: 0,
+            waiting: BinaryHeap::new(),
+            random: SplitMix::new(seed, 1),
+        };
+        closed.resize(vus);
+        closed
+    }
+
+    /// Makes room for more users.
+    fn resize(&mut self, vus: usize) {
+        let vus = vus.max(self.users.len());
+        self.users.resize(vus, UserState::Out);
+        if let Some(each) = self.plan.iterations_per_vu {
+            self.left.resize(vus, each);
+        }
+        if let Some((_, phases)) = &mut self.plan.interval {
+            phases.resize(vus, 0);
+        }
+    }
+
+    /// No user has an iteration left.
+    fn is_spent(&self) -> bool {
+        !self.left.is_empty() && self.spent == self.left.len()
+    }
+
+    /// Moves the beginning of the shape, and with it what waits.
+    fn move_to(&mut self, began_ns: u64) {
+        let (before_ns, waiting) = (self.began_ns, std::mem::take(&mut self.waiting));
+        self.began_ns = began_ns;
+        let moved = |due_ns: u64| (due_ns + began_ns).saturating_sub(before_ns);
+        let entries =
+            waiting.into_iter().map(|Reverse((due_ns, user))| Reverse((moved(due_ns), user)));
+        self.waiting = entries.collect();
+        for user in &mut self.users {
+            if let UserState::Waiting { due_ns } = user {
+                *due_ns = moved(*due_ns);
+            }
+        }
+    }
+
     fn next_ns(&self) -> Option<u64> {
         let change_ns =
             self.plan.changes.get(self.changed).map(|&(at_ns, _)| self.began_ns + at_ns);
@@ -284,6 +392,7 @@ impl Closed {
     fn after(&mut self, user: usize, now_ns: u64) -> Next {
         if let Some(left) = self.left.get_mut(user) {
             *left = left.saturating_sub(1);
+            self.spent += usize::from(*left == 0);
         }
         if user >= self.wanted || self.left.get(user) == Some(&0) {
             if let Some(state) = self.users.get_mut(user) {
@@ -349,7 +458,50 @@ mod tests {
         assert_eq!(pacing.after(0, 36), Next::Begin);
         assert_eq!(popped(&mut pacing, 45), [] as [usize; 0]);
         assert_eq!((pacing.after(0, 46), pacing.after(1, 46)), (Next::Wait, Next::Wait));
-        assert_eq!((pacing.next_ns(), pacing.users()), (None, Some(0)));
+        assert_eq!((pacing.next_ns(), pacing.users()), (Some(u64::MAX), Some(0)));
+    }
+
+    #[test]
+    fn a_pause_moves_what_waits_and_lets_nothing_begin() {
+        let plan = ClosedPlan { think: Some((10, 10, 1)), ..ClosedPlan::default() };
+        let mut pacing = Pacing::new(PacingPlan::Closed(plan), 2, 100, 0);
+        assert_eq!(popped(&mut pacing, 100), [0, 1]);
+        assert_eq!(pacing.after(0, 105), Next::Wait); // until 115
+        pacing.change(Vec::new(), 2, 110, 10);
+        pacing.pause(110);
+        assert_eq!(pacing.after(1, 150), Next::Wait); // 10 after it goes on
+        assert_eq!(popped(&mut pacing, 200), [] as [usize; 0]);
+        assert_eq!(pacing.next_ns(), Some(u64::MAX));
+        pacing.change(Vec::new(), 2, 1010, 10);
+        assert_eq!(pacing.next_ns(), Some(1015));
+        assert_eq!(popped(&mut pacing, 1015), [0]);
+        assert_eq!(popped(&mut pacing, 1020), [1]);
+    }
+
+    #[test]
+    fn users_that_loop_are_paced_from_a_change_on() {
+        let mut pacing = Pacing::of_looping(2);
+        pacing.change(vec![(0, 2), (50, 3), (90, 0)], 3, 1060, 60);
+        assert_eq!(popped(&mut pacing, 1060), [2]);
+        assert_eq!(pacing.after(0, 1070), Next::Begin);
+        pacing.change(vec![(0, 2), (50, 3), (70, 1), (90, 0)], 3, 1075, 75);
+        assert_eq!(pacing.after(1, 1076), Next::Wait);
+        assert_eq!(pacing.after(2, 1076), Next::Wait);
+        assert_eq!((pacing.after(0, 1076), pacing.users()), (Next::Begin, Some(1)));
+    }
+
+    #[test]
+    fn arrivals_go_on_with_other_stages_and_miss_what_was_due_for_long() {
+        let arrivals = Arrivals::new(&[(0.0, 10.0), (10.0, 10.0)], 1, 0, None);
+        let mut pacing = Pacing::new(PacingPlan::Open(arrivals), 100, 0, 0);
+        assert_eq!(popped(&mut pacing, 1_950_000_000).len(), 20);
+        let stages = [(0.0, 10.0), (1.0, 10.0), (0.0, 100.0), (9.0, 100.0)];
+        assert_eq!(pacing.change_arrivals(&stages, 2_000_000_000, 2.0), 65);
+        assert_eq!(popped(&mut pacing, 2_000_000_000).len(), 26);
+        pacing.pause(2_000_000_000);
+        assert_eq!(popped(&mut pacing, 5_000_000_000).len(), 0);
+        assert_eq!(pacing.change_arrivals(&stages, 5_000_000_000, 2.0), 0);
+        assert_eq!(pacing.next_ns().map(|at_ns| at_ns.div_ceil(1000)), Some(5_010_000));
     }
 
     #[test]

@@ -85,6 +85,8 @@ pub struct Program {
     /// None: every iteration is the same.
     draws: Option<Draws>,
     is_closed: bool,
+    /// When the duration is over; a change may move it.
+    end_at_ns: u64,
     stop_at_ns: u64,
     lease_at_ns: u64,
 }
@@ -116,6 +118,7 @@ impl Program {
             pacing: None,
             draws: None,
             is_closed: false,
+            end_at_ns: u64::MAX,
             stop_at_ns: u64::MAX,
             lease_at_ns: u64::MAX,
         })
@@ -125,15 +128,56 @@ impl Program {
         self.engine.pin(template, addresses);
     }
 
-    /// Paces the users. The slot began `past_ns` ago, and was then `offset_ns` into its shape.
-    pub fn pace(&mut self, plan: PacingPlan, offset_ns: u64, past_ns: u64) {
-        let began_ns = now_ns().saturating_sub(past_ns);
+    /// Makes room for more users.
+    pub fn resize(&mut self, vus: usize) {
+        if vus > self.vus.len() {
+            let state = VuState { marks: vec![Mark::Fine; self.steps.len()], ..VuState::default() };
+            self.vus.resize(vus, state);
+        }
+    }
+
+    /// Paces the users. The slot began at `offset_ns` of its shape, and is at `place_ns` now.
+    pub fn pace(&mut self, plan: PacingPlan, offset_ns: u64, place_ns: u64) {
+        let began_ns = now_ns().saturating_sub(place_ns.saturating_sub(offset_ns));
         self.pacing = Some(Pacing::new(plan, self.vus.len(), began_ns, offset_ns));
     }
 
     /// Lets every iteration draw its alternatives and its rows.
     pub fn draw(&mut self, draws: Draws) {
         self.draws = Some(draws);
+    }
+
+    /// Changes when how many users loop. The slot is at `place_ns` of its shape now.
+    pub fn change(&mut self, changes: Vec<(u64, usize)>, place_ns: u64) {
+        let (vus, started) = (self.vus.len(), self.started);
+        let pacing = self.pacing.get_or_insert_with(|| Pacing::of_looping(started));
+        pacing.change(changes, vus, now_ns(), place_ns);
+    }
+
+    /// Changes the stages of the arrivals. The slot is at `place_s` of its shape now.
+    pub fn change_arrivals(
+        &mut self,
+        stages: &[(f64, f64)],
+        place_s: f64,
+        recorder: &mut Recorder,
+    ) {
+        let (now, from_ns) = (now_ns(), recorder.counted_from_ns());
+        if let Some(pacing) = &mut self.pacing {
+            let skipped = pacing.change_arrivals(stages, now, place_s);
+            recorder.iterations.drop(now, skipped, from_ns);
+        }
+    }
+
+    /// Nothing begins until the next change.
+    pub fn pause(&mut self) {
+        if let Some(pacing) = &mut self.pacing {
+            pacing.pause(now_ns());
+        }
+    }
+
+    /// When the duration is over. Unlike a stop, it may be put off.
+    pub fn end_at(&mut self, at_ns: u64) {
+        self.end_at_ns = at_ns;
     }
 
     /// Virtual users that loop.
@@ -153,10 +197,14 @@ impl Program {
         self.lease_at_ns = at_ns;
     }
 
+    fn over_at_ns(&self) -> u64 {
+        self.end_at_ns.min(self.stop_at_ns).min(self.lease_at_ns)
+    }
+
     /// Looked at before anything is sent, so that a process which was stopped beyond its
     /// time sends nothing when it goes on.
     fn is_over(&self, now: u64) -> bool {
-        now >= self.stop_at_ns || now >= self.lease_at_ns
+        now >= self.over_at_ns()
     }
 
     /// Drops what is under way and counts it as cut.
@@ -222,7 +270,7 @@ impl Program {
         for _ in 0..STARTS_MAX {
             let now = now_ns();
             if self.is_over(now) || self.iterations_left == Some(0) {
-                self.close(now.min(self.stop_at_ns).min(self.lease_at_ns), recorder);
+                self.close(now.min(self.over_at_ns()), recorder);
                 return None;
             }
             let from_ns = recorder.counted_from_ns();
