@@ -64,8 +64,8 @@ def _body_lines(body: bytes, *, chars_max: int) -> list[str]:
 
 def _request(exchange: "Exchange", chars_max: int) -> "Iterator[str]":
     first, *headers = exchange.request_head.splitlines() or [""]
-    if exchange.version == "HTTP/2":  # request heads are kept as HTTP/1.1 writes them
-        first = first.removesuffix("HTTP/1.1") + exchange.version
+    if exchange.version == "HTTP/2":
+        first = f"{first} {exchange.version}"
     yield "> " + " ".join(mask_header("", word) for word in first.split(" "))
     for line in filter(None, headers):
         name, _, value = line.partition(":")
