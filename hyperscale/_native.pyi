@@ -786,6 +786,17 @@ def guard_process(control_fd: int, parent_pid: int) -> None:
     """Ties this process group's life to its parent and to the peer of its control socket."""
 
 @final
+class KeyExchange:
+    """One side of Noise `NNpsk0`: each side writes one message and reads one, the dialer first."""
+
+    def __init__(self, psk: bytes, context: bytes, *, is_dialer: bool) -> None: ...
+    def write(self) -> bytes: ...
+    def read(self, message: bytes) -> None:
+        """Raise ValueError if the message was written under another secret or was altered."""
+    def keys(self) -> tuple[bytes, bytes]:
+        """The key for what the dialer sends, and the key for what the acceptor sends."""
+
+@final
 class Target:
     """The built-in target server, on its own native threads from construction to `stop`.
 

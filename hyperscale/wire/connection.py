@@ -6,7 +6,6 @@ are sealed and written together at its end. `call_runner` runs the handlers.
 
 import asyncio
 import logging
-import os
 import socket
 import ssl
 from contextlib import suppress
@@ -32,7 +31,7 @@ from hyperscale.wire.handshake import (
     handshake_decoder,
     refusal_frame,
 )
-from hyperscale.wire.messages import SALT_BYTES, Introduction
+from hyperscale.wire.messages import Introduction
 from hyperscale.wire.outbox import QueuedFrame
 from hyperscale.wire.registry import REGISTRY, UNKNOWN_KIND_BYTES_MAX
 from hyperscale.wire.sealing import TAG_BYTES
@@ -274,7 +273,6 @@ class Connection(asyncio.Protocol):
                 security.mode,
                 security.secrets,
                 is_dialer=self.endpoint.is_dialer,
-                salt=os.urandom(SALT_BYTES),
                 certificate=certificate,
                 check_peer=self._owner.check_peer,
                 protocol=self._owner.protocol,

@@ -1,13 +1,14 @@
 """The handshake: the first four frames of a connection, as a state machine without a socket.
 
-    dialer    HandshakeHello  version, security, salt         in the clear
+    dialer    HandshakeHello  version, security, ephemeral key  in the clear
     acceptor  HandshakeHello  the same
-    dialer    Introduction    cluster, environment, identity  sealed if there is a secret
+    dialer    Introduction    cluster, environment, identity    sealed if there is a secret
     acceptor  Introduction    the same
 
-Inside TLS nothing is sealed again: the certificate names the identity of the peer. A side that does
-not accept the other sends `HandshakeRefused` instead, naming both values, and closes. Versions with
-the same major number use the older minor; capabilities are the intersection of both lists.
+The ephemeral keys, exchanged under the secret, make the keys of the session. Inside TLS nothing is
+sealed again: the certificate names the identity of the peer. A side that does not accept the other
+sends `HandshakeRefused` instead, naming both values, and closes. Versions with the same major
+number use the older minor; capabilities are the intersection of both lists.
 """
 
 from collections.abc import Callable
@@ -17,18 +18,25 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from hyperscale._native import KeyExchange
 from hyperscale.errors import InvariantError
 from hyperscale.wire.certificate_identity import CertificateIdentity, check_identity, is_name
 from hyperscale.wire.cluster_secret import Secrets
 from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, RefusalReason
 from hyperscale.wire.frames import Frame, WireFrameDecoder, encode_head
-from hyperscale.wire.messages import SALT_BYTES, HandshakeHello, HandshakeRefused, Introduction
+from hyperscale.wire.messages import HandshakeHello, HandshakeRefused, Introduction
 from hyperscale.wire.registry import REGISTRY
 from hyperscale.wire.roles import DATACENTER_ROLES, check_may_connect
-from hyperscale.wire.sealing import TAG_BYTES, FrameOpener, FrameSealer, session_keys
+from hyperscale.wire.sealing import (
+    TAG_BYTES,
+    FrameOpener,
+    FrameSealer,
+    begin_exchange,
+    session_keys,
+)
 from hyperscale.wire.security import SecurityMode
 
-PROTOCOL = (2, 0)
+PROTOCOL = (3, 0)
 """Both sides must have the same major number; the features of the older minor are used."""
 
 HANDSHAKE_BYTES_MAX = 16 * 1024
@@ -93,7 +101,6 @@ class Handshake:
         secrets: Secrets | None,
         *,
         is_dialer: bool,
-        salt: bytes,
         certificate: CertificateIdentity | None = None,
         check_peer: Callable[[Introduction], None] = lambda _: None,
         protocol: tuple[int, int] = PROTOCOL,
@@ -111,9 +118,8 @@ class Handshake:
         self._check_peer = check_peer
         self._protocol = protocol
         self._step = _Step.HELLO
-        self._hello = REGISTRY.encode(HandshakeHello(*protocol, security=mode, salt=salt))
-        self._salt = salt
-        self._salts = self._transcript = b""  # of both sides, once the hello has arrived
+        self._exchange: KeyExchange | None = None
+        self._hello = b""  # this side's, once it has been sent
         self._sealer: FrameSealer | None = None
         self._opener: FrameOpener | None = None
 
@@ -127,7 +133,11 @@ class Handshake:
 
     def begin(self) -> bytes:
         """Return the first bytes to send: the dialer's hello; the acceptor waits for it."""
-        return _frame(_HELLO, self._hello) if self._is_dialer else b""
+        if not self._is_dialer:
+            return b""
+        if self._secrets is not None and self._mode is SecurityMode.SECRET:
+            self._exchange = begin_exchange(self._secrets.current, is_dialer=True)
+        return self._say_hello()
 
     def receive(self, frame: Frame) -> bytes:
         """Take the peer's next frame; return the bytes to send."""
@@ -152,11 +162,6 @@ class Handshake:
 
     def _on_hello(self, frame: Frame) -> bytes:
         hello: HandshakeHello = _decode(HandshakeHello, frame.body)
-        if len(hello.salt) != SALT_BYTES:
-            raise PeerProtocolError(
-                f"a salt of {len(hello.salt)} bytes, {SALT_BYTES} are needed",
-                RefusalReason.MALFORMED,
-            )
         if hello.major != self._protocol[0]:
             raise PeerProtocolError(
                 f"the {self._them} speaks protocol {hello.major}.{hello.minor}, "
@@ -165,19 +170,50 @@ class Handshake:
                 hint="nodes of one cluster must share the major version",
             )
         self._check_mode(hello.security)
+        answer = b"" if self._is_dialer else self._accept(hello)
+        self._derive_keys(hello, frame.body)
         self._protocol = min(self._protocol, (hello.major, hello.minor))
-        hellos = (self._hello, frame.body) if self._is_dialer else (frame.body, self._hello)
-        salts = (self._salt, hello.salt) if self._is_dialer else (hello.salt, self._salt)
-        self._salts, self._transcript = b"".join(salts), b"".join(hellos)
         self._step = _Step.INTRODUCTION
-        if not self._is_dialer:
-            return _frame(_HELLO, self._hello)
-        if self._mode is SecurityMode.SECRET and self._secrets is not None:
-            self._use(self._secrets.current)
-        return _frame(_INTRODUCTION, REGISTRY.encode(self._local), self._sealer)
+        return answer or _frame(_INTRODUCTION, REGISTRY.encode(self._local), self._sealer)
+
+    def _accept(self, hello: HandshakeHello) -> bytes:
+        """Answer the dialer's hello, under the first secret that reads its key exchange."""
+        if self._secrets is not None and self._mode is SecurityMode.SECRET:
+            begun = (begin_exchange(each, is_dialer=False) for each in self._secrets.accepted)
+            self._exchange = next((each for each in begun if _is_read(each, hello)), None)
+            if self._exchange is None:
+                raise self._wrong_secret()
+        return self._say_hello()
+
+    def _derive_keys(self, hello: HandshakeHello, body: bytes) -> None:
+        """Take the keys of the session from the key exchange and from both hellos."""
+        if self._exchange is None:
+            return
+        if self._is_dialer:
+            if not _is_read(self._exchange, hello):
+                raise self._wrong_secret()
+            own, other = session_keys(self._exchange, transcript=self._hello + body)
+        else:
+            other, own = session_keys(self._exchange, transcript=body + self._hello)
+        self._sealer, self._opener = FrameSealer(own), FrameOpener(other)
+
+    def _say_hello(self) -> bytes:
+        message = b"" if self._exchange is None else self._exchange.write()
+        hello = HandshakeHello(*self._protocol, security=self._mode, exchange=message)
+        self._hello = REGISTRY.encode(hello)
+        return _frame(_HELLO, self._hello)
+
+    def _wrong_secret(self) -> PeerProtocolError:
+        return PeerProtocolError(
+            f"the {self._them} has another secret: none of the {self._us}'s reads its hello",
+            RefusalReason.SECRET,
+            hint="both nodes need the same secret; during a rotation, one as its previous secret",
+        )
 
     def _on_introduction(self, frame: Frame) -> bytes:
-        body = frame.body if self._mode is not SecurityMode.SECRET else self._open(frame)
+        body = frame.body
+        if self._opener is not None:
+            body = self._opener.open(frame.head, frame.body)
         isolation: _Isolation = _decode(_Isolation, body)
         for what in (RefusalReason.CLUSTER, RefusalReason.ENVIRONMENT):
             theirs, ours = getattr(isolation, what), getattr(self._local, what)
@@ -223,31 +259,6 @@ class Handshake:
                 hint="start both with the same --datacenter, or give seeds of its own datacenter",
             )
 
-    def _open(self, frame: Frame) -> bytes:
-        """Open the introduction. The acceptor tries each of its secrets; the dialer uses one."""
-        if self._secrets is None:
-            raise InvariantError("sealed handshake without secrets")
-        for secret in (None,) if self._is_dialer else self._secrets.accepted:
-            if secret is not None:
-                self._use(secret)
-            try:
-                if self._opener is not None:
-                    return self._opener.open(frame.head, frame.body)
-            except PeerProtocolError:
-                continue
-        # A peer with another secret must be able to read the refusal.
-        self._sealer = self._opener = None
-        raise PeerProtocolError(
-            "none of this node's secrets opens the introduction",
-            RefusalReason.SECRET,
-            hint="both nodes need the same secret; during a rotation, one as its previous secret",
-        )
-
-    def _use(self, secret: bytes) -> None:
-        keys = session_keys(secret, salts=self._salts, transcript=self._transcript)
-        own, other = keys if self._is_dialer else (keys.from_acceptor, keys.from_dialer)
-        self._sealer, self._opener = FrameSealer(own), FrameOpener(other)
-
     def _check_mode(self, theirs: str) -> None:
         if theirs == self._mode:
             return
@@ -283,6 +294,15 @@ def _frame(kind: int, body: bytes, sealer: FrameSealer | None = None) -> bytes:
     overhead = 0 if sealer is None else TAG_BYTES
     head = encode_head(kind, 0, 0, 0, len(body) + overhead)
     return head + (body if sealer is None else sealer.seal(head, body))
+
+
+def _is_read(exchange: KeyExchange, hello: HandshakeHello) -> bool:
+    """Return True if the peer wrote its message of the key exchange under the same secret."""
+    try:
+        exchange.read(hello.exchange)
+    except ValueError:
+        return False
+    return True
 
 
 def _decode(struct: type[Struct], body: bytes) -> Any:

@@ -8,17 +8,16 @@ from msgspec import Struct
 from hyperscale.wire.registry import MessagePriority, SizeClass, message
 from hyperscale.wire.roles import EVERYONE, Role
 
-SALT_BYTES = 32
-
 
 @message(kind=1, priority=MessagePriority.CRITICAL, size=SizeClass.DATAGRAM, senders=EVERYONE)
 class HandshakeHello(Struct, frozen=True):
-    """The first frame of each side, not sealed: protocol version, security mode and salt."""
+    """The first frame of each side, not sealed: protocol version, security mode, ephemeral key."""
 
     major: int
     minor: int
     security: str
-    salt: bytes
+    exchange: bytes = b""
+    """The sender's message of the key exchange if there is a secret; says nothing about it."""
 
 
 @message(kind=2, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=EVERYONE)

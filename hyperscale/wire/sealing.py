@@ -1,9 +1,9 @@
 """Sealing with the cluster secret: AES-256-GCM under keys derived by HKDF-SHA256.
 
-TCP: each side sends a fresh salt. The keys, one per direction, are derived from the secret, both
-salts and both hellos, so a recorded session cannot be replayed. The nonce is the number of the
-frame, which is not sent: a frame that is repeated, dropped, reordered or altered does not open. The
-header of the frame is authenticated with the body.
+TCP: the keys, one per direction, come from an exchange of ephemeral keys under the secret (Noise
+`NNpsk0`) and from both hellos. A recorded session can be neither replayed nor, if the secret leaks
+later, opened. The nonce is the number of the frame, which is not sent: a frame that is repeated,
+dropped, reordered or altered does not open. The header of the frame is authenticated with the body.
 
 UDP: the key is derived from the secret, the node id and the incarnation of the sender; the nonce
 contains a counter that is sent, and a window per sender refuses counters it has seen. Two sealers
@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from hyperscale._native import KeyExchange
 from hyperscale.errors import InvariantError
 from hyperscale.wire.cluster_secret import Secrets
 from hyperscale.wire.errors import PeerProtocolError, RefusalReason
@@ -58,12 +59,19 @@ class SessionKeys(NamedTuple):
     from_acceptor: bytes
 
 
-def session_keys(secret: bytes, *, salts: bytes, transcript: bytes) -> SessionKeys:
-    """Derive the keys from the secret, both salts, and both hellos in `transcript`."""
-    digest = hashlib.sha256(transcript).digest()
+def begin_exchange(secret: bytes, *, is_dialer: bool) -> KeyExchange:
+    """Begin one side of the key exchange of a TCP session, which needs the secret on both."""
+    psk = _derive(secret, b"", b"hyperscale tcp psk")
+    return KeyExchange(psk, b"hyperscale", is_dialer=is_dialer)
+
+
+def session_keys(exchange: KeyExchange, *, transcript: bytes) -> SessionKeys:
+    """Derive the keys from a completed exchange, and from both hellos in `transcript`."""
+    from_dialer, from_acceptor = exchange.keys()
+    said = hashlib.sha256(transcript).digest()
     return SessionKeys(
-        _derive(secret, salts, b"hyperscale tcp dialer " + digest),
-        _derive(secret, salts, b"hyperscale tcp acceptor " + digest),
+        _derive(from_dialer, said, b"hyperscale tcp dialer"),
+        _derive(from_acceptor, said, b"hyperscale tcp acceptor"),
     )
 
 

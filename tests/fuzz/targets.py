@@ -6,7 +6,6 @@ is left behind). `seeds` gives each fuzzer valid input to start from.
 """
 
 import importlib
-import os
 import pkgutil
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -40,7 +39,6 @@ from hyperscale.wire.errors import PeerProtocolError, QueueFullError, RefusalRea
 from hyperscale.wire.frames import Frame, WireFrameDecoder, encode_head
 from hyperscale.wire.handshake import PROTOCOL, Handshake, HandshakeResult, handshake_decoder
 from hyperscale.wire.messages import (
-    SALT_BYTES,
     Chunk,
     Introduction,
     KeepAlive,
@@ -53,7 +51,7 @@ from hyperscale.wire.sealing import (
     DatagramSealer,
     FrameOpener,
     FrameSealer,
-    session_keys,
+    SessionKeys,
 )
 from hyperscale.wire.security import SecurityMode
 from hyperscale.wire.session import Session
@@ -155,9 +153,7 @@ def _collect(pieces: list[bytes]) -> tuple[list[tuple[int, int, int, bytes]], Re
 
 def _side(*, is_dialer: bool, secrets: Secrets = SECRETS) -> Handshake:
     local = LOCAL if is_dialer else REMOTE
-    return Handshake(
-        local, SecurityMode.SECRET, secrets, is_dialer=is_dialer, salt=os.urandom(SALT_BYTES)
-    )
+    return Handshake(local, SecurityMode.SECRET, secrets, is_dialer=is_dialer)
 
 
 def handshake(data: bytes) -> None:
@@ -179,8 +175,8 @@ def handshake(data: bytes) -> None:
 
 def introduction(data: bytes) -> None:
     """What a peer with the secret may say about itself: agreed within bounds, or refused."""
-    machine = Handshake(LOCAL, SecurityMode.NONE, None, is_dialer=False, salt=bytes(SALT_BYTES))
-    stranger = Handshake(REMOTE, SecurityMode.NONE, None, is_dialer=True, salt=bytes(SALT_BYTES))
+    machine = Handshake(LOCAL, SecurityMode.NONE, None, is_dialer=False)
+    stranger = Handshake(REMOTE, SecurityMode.NONE, None, is_dialer=True)
     machine.receive(_one(stranger.begin()))
     try:
         machine.receive(Frame(2, 0, 0, 0, bytes(16), data))
@@ -206,7 +202,7 @@ def session(data: bytes) -> None:
     reader = Reader(data)
     is_dialer = reader.number(2) == 1
     role = (Role.MANAGER, Role.WORKER, Role.CLIENT)[reader.number(3)]
-    keys = session_keys(b"s" * 16, salts=bytes(64), transcript=b"")
+    keys = SessionKeys(bytes(32), b"a" * 32)
     own, theirs = keys if is_dialer else (keys.from_acceptor, keys.from_dialer)
     sealer = FrameSealer(theirs)
     admission = Admission(AdmissionWatermarks(total=20, normal=6, low=4), Random(1))

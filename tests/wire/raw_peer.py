@@ -2,13 +2,11 @@
 
 import asyncio
 import contextlib
-import os
 from typing import Any
 
 from hyperscale.wire.cluster_secret import Secrets
 from hyperscale.wire.frames import encode_head
 from hyperscale.wire.handshake import Handshake, handshake_decoder
-from hyperscale.wire.messages import SALT_BYTES
 from hyperscale.wire.security import SecurityMode
 from tests.lab.peers import SECRET, introduction
 
@@ -27,9 +25,7 @@ class Raw:
     async def shake(self) -> "Raw":
         """Complete the handshake."""
         intro = introduction("raw")
-        machine = Handshake(
-            intro, SecurityMode.SECRET, Secrets(SECRET), is_dialer=True, salt=os.urandom(SALT_BYTES)
-        )
+        machine = Handshake(intro, SecurityMode.SECRET, Secrets(SECRET), is_dialer=True)
         decoder = handshake_decoder()
         self.writer.write(machine.begin())
         while machine.result is None:

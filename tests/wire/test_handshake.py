@@ -1,6 +1,5 @@
 """The handshake as a state machine: agreements, and refusals that name both values."""
 
-import os
 from typing import Any
 
 import msgspec
@@ -14,9 +13,10 @@ from hyperscale.wire.cluster_secret import Secrets
 from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, RefusalReason
 from hyperscale.wire.frames import Frame, encode_head
 from hyperscale.wire.handshake import PROTOCOL, Handshake, handshake_decoder
-from hyperscale.wire.messages import SALT_BYTES, HandshakeHello, Introduction
+from hyperscale.wire.messages import HandshakeHello, Introduction
 from hyperscale.wire.registry import REGISTRY
 from hyperscale.wire.roles import MAY_CONNECT, Role
+from hyperscale.wire.sealing import FrameOpener, SessionKeys, begin_exchange, session_keys
 from hyperscale.wire.security import SecurityMode
 from tests.lab.peers import SECRET, introduction
 
@@ -43,7 +43,6 @@ def side(
         chosen,
         secrets,
         is_dialer=is_dialer,
-        salt=os.urandom(SALT_BYTES),
         certificate=certificate,
         check_peer=check_peer,
         protocol=protocol,
@@ -132,7 +131,6 @@ def test_unknown_fields_of_a_newer_minor_version_are_ignored() -> None:
         "major": PROTOCOL[0],
         "minor": 7,
         "security": "none",
-        "salt": bytes(32),
         "colour": "red",
     }
     said = msgspec.to_builtins(introduction("dialer")) | {"shoe_size": 44}
@@ -238,7 +236,7 @@ def test_roles_that_belong_to_no_datacenter_connect_to_any(role: Role) -> None:
 
 def test_cluster_and_environment_are_checked_before_other_fields() -> None:
     acceptor = side(is_dialer=False, secret=None, cluster="theirs")
-    hello = REGISTRY.encode(HandshakeHello(*PROTOCOL, security="none", salt=bytes(32)))
+    hello = REGISTRY.encode(HandshakeHello(*PROTOCOL, security="none"))
     acceptor.receive(frames(encode_head(1, 0, 0, 0, len(hello)) + hello)[0])
     body = msgspec.msgpack.encode({"cluster": "mine", "environment": "x", "role": 17})
     with pytest.raises(PeerProtocolError) as caught:
@@ -343,14 +341,13 @@ class TestAttacks:
         second.receive(frames(hello)[0])
         with pytest.raises(PeerProtocolError) as caught:
             second.receive(frames(named)[0])
-        assert caught.value.reason is RefusalReason.SECRET
+        assert caught.value.reason is RefusalReason.TAMPERED
 
-    def test_frames_reflected_to_their_sender_do_not_open(self) -> None:
+    def test_a_hello_reflected_to_its_sender_is_refused(self) -> None:
         dialer = side(is_dialer=True)
         hello = dialer.begin()
-        named = dialer.receive(frames(hello)[0])
         with pytest.raises(PeerProtocolError) as caught:
-            dialer.receive(frames(named)[0])
+            dialer.receive(frames(hello)[0])
         assert caught.value.reason is RefusalReason.SECRET
 
     def test_altering_the_clear_hello_breaks_the_keys(self) -> None:
@@ -362,7 +359,7 @@ class TestAttacks:
         named = dialer.receive(frames(answer)[0])
         with pytest.raises(PeerProtocolError) as caught:
             acceptor.receive(frames(named)[0])
-        assert caught.value.reason is RefusalReason.SECRET
+        assert caught.value.reason is RefusalReason.TAMPERED
 
     def test_frames_out_of_turn_are_refused(self) -> None:
         for kind in (2, 4, 10, 200):
@@ -370,11 +367,20 @@ class TestAttacks:
                 side(is_dialer=False).receive(Frame(kind, 0, 0, 0, bytes(16), b""))
             assert caught.value.reason is RefusalReason.UNEXPECTED
 
-    def test_a_short_salt_is_refused(self) -> None:
-        hello = REGISTRY.encode(HandshakeHello(*PROTOCOL, security="secret", salt=b"short"))
+    @pytest.mark.parametrize("exchange", [b"", b"short", bytes(48), bytes(1000)])
+    def test_a_hello_without_a_readable_key_exchange_is_refused(self, exchange: bytes) -> None:
+        hello = REGISTRY.encode(HandshakeHello(*PROTOCOL, security="secret", exchange=exchange))
         with pytest.raises(PeerProtocolError) as caught:
             side(is_dialer=False).receive(Frame(1, 0, 0, 0, bytes(16), hello))
-        assert caught.value.reason is RefusalReason.MALFORMED
+        assert caught.value.reason is RefusalReason.SECRET
+
+    def test_a_hello_of_the_acceptor_that_was_replaced_on_the_way_is_refused(self) -> None:
+        dialer, acceptor = side(is_dialer=True), side(is_dialer=False)
+        acceptor.receive(frames(dialer.begin())[0])
+        forged = REGISTRY.encode(HandshakeHello(*PROTOCOL, security="secret", exchange=bytes(48)))
+        with pytest.raises(PeerProtocolError) as caught:
+            dialer.receive(Frame(1, 0, 0, 0, bytes(16), forged))
+        assert caught.value.reason is RefusalReason.SECRET
 
     @pytest.mark.parametrize(
         "change",
@@ -411,3 +417,40 @@ class TestAttacks:
         errors = shake(side(is_dialer=True, cluster="a\x1b[31m\n"), side(is_dialer=False))
         assert "\x1b" not in str(errors["acceptor"])
         assert "\n" not in str(errors["acceptor"])
+
+
+class TestForwardSecrecy:
+    """A session that was recorded stays closed, even to those who learn the secret later."""
+
+    def test_the_secret_and_a_recording_open_no_frame(self) -> None:
+        dialer, acceptor = side(is_dialer=True), side(is_dialer=False)
+        first = frames(dialer.begin())[0]
+        second = frames(acceptor.receive(first))[0]
+        third = frames(dialer.receive(second))[0]
+        fourth = frames(acceptor.receive(third))[0]
+        assert dialer.receive(fourth) == b""
+        assert dialer.result is not None
+        assert dialer.result.sealer is not None
+        head = bytes(16)
+        said = Frame(20, 1, 0, 0, head, dialer.result.sealer.seal(head, b"the plan of a job"))
+
+        for keys in self._keys_of_an_eavesdropper(first.body, second.body):
+            for key in keys:
+                for frame in (third, fourth, said):
+                    with pytest.raises(PeerProtocolError):
+                        FrameOpener(key).open(frame.head, frame.body)
+
+    def _keys_of_an_eavesdropper(self, first: bytes, second: bytes) -> list[SessionKeys]:
+        """Every session key that both recorded hellos and the secret lead to."""
+        said = first + second
+        dialed, accepted = (
+            msgspec.msgpack.decode(each, type=HandshakeHello).exchange for each in (first, second)
+        )
+        as_acceptor = begin_exchange(SECRET.encode(), is_dialer=False)
+        as_acceptor.read(dialed)  # the secret authenticates the recorded message ...
+        as_acceptor.write()  # ... but the ephemeral key of the other side is gone
+        as_dialer = begin_exchange(SECRET.encode(), is_dialer=True)
+        as_dialer.write()
+        with pytest.raises(ValueError, match="does not read"):
+            as_dialer.read(accepted)
+        return [session_keys(as_acceptor, transcript=said)]

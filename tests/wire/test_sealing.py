@@ -1,13 +1,13 @@
 """Sealing: what opens, what does not, and under which reason it is counted."""
 
 import itertools
-import os
 import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hyperscale._native import KeyExchange
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.wire.cluster_secret import Secrets, make_secret
 from hyperscale.wire.errors import PeerProtocolError, RefusalReason
@@ -20,6 +20,7 @@ from hyperscale.wire.sealing import (
     FrameOpener,
     FrameSealer,
     ReplayWindow,
+    begin_exchange,
     session_keys,
 )
 
@@ -204,9 +205,17 @@ class TestReplayWindow:
                 seen.add(counter)
 
 
+def exchanged(secret: bytes) -> KeyExchange:
+    """One side of a completed key exchange."""
+    dialer, acceptor = (begin_exchange(secret, is_dialer=each) for each in (True, False))
+    acceptor.read(dialer.write())
+    dialer.read(acceptor.write())
+    return dialer
+
+
 class TestFrames:
     def pair(self) -> tuple[FrameSealer, FrameOpener]:
-        keys = session_keys(b"s" * 16, salts=bytes(64), transcript=b"t")
+        keys = session_keys(exchanged(b"s" * 16), transcript=b"t")
         return FrameSealer(keys.from_dialer), FrameOpener(keys.from_dialer)
 
     @given(st.lists(st.tuples(st.binary(min_size=16, max_size=16), st.binary(max_size=300))))
@@ -235,12 +244,11 @@ class TestFrames:
             assert caught.value.reason is RefusalReason.TAMPERED
 
     def test_each_direction_and_each_session_has_its_own_key(self) -> None:
-        salts = os.urandom(64)
+        exchanges = [exchanged(secret) for secret in (b"s" * 16, b"s" * 16, b"t" * 16)]
         made = [
             key
-            for secret in (b"s" * 16, b"t" * 16)
-            for salt in (salts, bytes(64))
+            for exchange in exchanges
             for said in (b"1", b"2")
-            for key in session_keys(secret, salts=salt, transcript=said)
+            for key in session_keys(exchange, transcript=said)
         ]
         assert len(set(made)) == len(made)

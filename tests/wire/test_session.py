@@ -37,7 +37,7 @@ from hyperscale.wire.messages import (
 from hyperscale.wire.outbox import QueuedFrame
 from hyperscale.wire.registry import REGISTRY, UNKNOWN_KIND_BYTES_MAX
 from hyperscale.wire.roles import Role
-from hyperscale.wire.sealing import FrameOpener, FrameSealer, session_keys
+from hyperscale.wire.sealing import FrameOpener, FrameSealer, SessionKeys
 from hyperscale.wire.session import LOST_AFTER_S, PING_AFTER_S, Session
 from hyperscale.wire.streams import STREAM_WINDOW_BYTES, StreamBuffer
 from tests.lab.peers import Answer, Bulk, Fetch, Final, Note, Question, introduction
@@ -65,7 +65,7 @@ class End:
     """One end of a connection: a session, its decoder, and the calls it was given."""
 
     def __init__(self, node_id: str, *, is_dialer: bool, role: Role = Role.MANAGER) -> None:
-        keys = session_keys(b"s" * 16, salts=bytes(64), transcript=b"")
+        keys = SessionKeys(bytes(32), b"a" * 32)
         own, other = keys if is_dialer else (keys.from_acceptor, keys.from_dialer)
         agreement = HandshakeResult(
             peer=introduction(node_id, role),

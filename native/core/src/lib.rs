@@ -10,6 +10,7 @@ pub mod http2;
 pub mod iterations;
 pub mod loop_watch;
 pub mod masking;
+pub mod noise;
 pub mod raft;
 pub mod recorder;
 pub mod report;

@@ -10,6 +10,7 @@ mod exchange;
 mod hist;
 mod loop_watch;
 mod merge;
+mod noise;
 mod program;
 mod raft;
 mod recorder;
@@ -57,6 +58,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(template::resolve, module)?)?;
     module.add_function(wrap_pyfunction!(guard_process, module)?)?;
     module.add_function(wrap_pyfunction!(mask_header, module)?)?;
+    module.add_class::<noise::KeyExchange>()?;
     module.add_class::<target::Target>()?;
     module.add_function(wrap_pyfunction!(target::self_signed, module)?)?;
     module.add_class::<raft::MultiRaft>()?;
