@@ -68,9 +68,13 @@ class NativeClients:
         self._send = send
         self._authorizer = Authorizer()
         timeout_s, streams = plan.timeout_s, plan.streams
-        self._http = TemplateBook(timeout_s, streams=streams)
+        self._http = TemplateBook(timeout_s, streams=streams, tracing=plan.tracing)
         self._http2 = TemplateBook(
-            timeout_s, protocol="http2", streams=streams, response_type=HTTP2Response
+            timeout_s,
+            protocol="http2",
+            streams=streams,
+            response_type=HTTP2Response,
+            tracing=plan.tracing,
         )
         self._grpc = GRPCBook(timeout_s, streams=streams)
 

@@ -6,6 +6,7 @@ once and looked up from then on.
 
 from collections.abc import Mapping
 from pathlib import Path
+from random import Random
 from typing import Any, TypedDict, cast
 
 from hyperscale._native import Template, Tls
@@ -24,6 +25,9 @@ from hyperscale.testing.arguments import AuthScheme, FilesValue, OptimizedArg, a
 CONNECT_TIMEOUT_S = 10.0
 REDIRECTS_MAX = 10
 BODY_BYTES_MAX = 64 * 1024 * 1024
+
+# Of its own: a test that seeds `random` must not give all executors the same trace ids.
+_random = Random()  # noqa: S311 - identifies, protects nothing
 
 _KEPT_MAX = 4096
 """Rendered requests that are kept. Without a limit, steps that build URLs would use more and more
@@ -109,7 +113,8 @@ class TemplateBook:
     """Renders the requests of one client. `timeout_s` is the default of every call.
 
     A connection of HTTP/2 carries up to `streams` requests at once. `response_type` is what a step
-    receives, if that is not an `HTTPResponse`.
+    receives, if that is not an `HTTPResponse`. `tracing` is the share of requests that get a
+    `traceparent` header.
     """
 
     def __init__(
@@ -119,8 +124,10 @@ class TemplateBook:
         protocol: str = "http1",
         streams: int = 100,
         response_type: type | None = None,
+        tracing: float = 0.0,
     ) -> None:
         self._timeout_s = timeout_s
+        self._tracing = tracing
         self._protocol = protocol
         self._streams = streams
         self._response_type = response_type
@@ -134,6 +141,8 @@ class TemplateBook:
         self._kept_max = min(self._kept_max + requests, _KEPT_MAX + _KEPT_ROWS_MAX)
 
     def template(self, method: str, url: str, call: Mapping[str, object]) -> Template:
+        if self._tracing and _random.random() < self._tracing:
+            return self._render(method, url, _traced(cast(BodyCall, call)))
         key = _key(method, url, call) if call else (method, url)
         if key is None:
             return self._render(method, url, cast(BodyCall, call))
@@ -143,7 +152,7 @@ class TemplateBook:
                 self._kept.clear()
                 self.gets.clear()
             found = self._kept[key] = self._render(method, url, cast(BodyCall, call))
-            if method == "GET" and not call:
+            if method == "GET" and not call and not self._tracing:
                 self.gets[url] = found
         return found
 
@@ -287,6 +296,21 @@ def _key(method: str, url: str, call: Mapping[str, object]) -> tuple[object, ...
     except TypeError:  # an option of a wrong type: `_render` reports it
         return None
     return found
+
+
+def _traced(call: BodyCall) -> BodyCall:
+    """Return the call with a `traceparent` of its own, unless the test has set one."""
+    headers = call.get("headers") or {}
+    if any(str(name).lower() == "traceparent" for name in headers):
+        return call
+    return {**call, "headers": {**headers, "traceparent": new_traceparent()}}
+
+
+def new_traceparent() -> str:
+    """Return a new trace context that asks for its trace to be recorded (W3C Trace Context 1)."""
+    # Zero is not valid.
+    trace_id, parent_id = _random.getrandbits(128) or 1, _random.getrandbits(64) or 1
+    return f"00-{trace_id:032x}-{parent_id:016x}-01"
 
 
 def _headers(call: BodyCall) -> list[tuple[str, str]]:

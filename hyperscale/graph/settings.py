@@ -39,6 +39,7 @@ def read_settings(reading: Reading, *, vus: object = None, duration: object = No
         priority=parse_choice(Priority, cls.priority, where=at("priority")),
         connections=parse_choice(Connections, cls.connections, where=at("connections")),
         streams=parse_count(cls.streams, where=at("streams"), most=_STREAMS_MOST),
+        tracing=_parse_share(cls.tracing, where=at("tracing")),
         tags=_parse_tags(cls.tags, where=at("tags")),
         thresholds=threshold_plans(
             cls.thresholds,
@@ -59,6 +60,23 @@ def _parse_grace(value: object, *, where: str) -> float | None:
         return parse_duration_s(value, where=where, least_s=0.0)
     except InputError as error:
         raise InputError(error.message, hint=f'{error.hint}, or as "longest"') from error
+
+
+def _parse_share(value: object, *, where: str) -> float:
+    """Return a share of 0 to 1, given as a number or in percent."""
+    hint = 'write "1%", or 0.01'
+    try:
+        if isinstance(value, str) and value.strip().endswith("%"):
+            share = float(value.strip().removesuffix("%")) / 100
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            share = float(value)
+        else:
+            raise ValueError
+    except ValueError:
+        raise InputError(f"{where}: {value!r} is not a share", hint=hint) from None
+    if not 0.0 <= share <= 1.0:
+        raise InputError(f"{where}: {value!r} is not within 0% and 100%", hint=hint)
+    return share
 
 
 def _parse_flag(value: object, *, where: str) -> bool:

@@ -39,6 +39,7 @@ class NotStatic(Enum):
     TWO_FEEDS = "{step} takes columns of two feeds"
     # Of a workflow.
     NO_STEPS = "it has no steps"
+    TRACED = "tracing gives requests a header of their own"
     JUDGED = "checks and metrics run after every iteration"
     SET_UP = "setup hooks, and teardown hooks of users, use the connections of users in Python"
     MANY_ROWS = f"a feed with columns has more than {COMPILED_ROWS_MAX:,} rows"
@@ -118,6 +119,7 @@ def _obstacle(
     conditions = {
         NotStatic.NO_STEPS: not steps,
         NotStatic.JUDGED: not kinds.isdisjoint((StepKind.CHECK, StepKind.METRIC)),
+        NotStatic.TRACED: plan.tracing > 0,
         NotStatic.SET_UP: StepKind.SETUP in kinds or bool(of_users),
         NotStatic.RUNS_OUT: any(
             feed.take is Take.ONCE and feed.per is FeedPer.VU and feed.rows < plan.last_vu

@@ -84,6 +84,8 @@ class Workflow:
     """Which requests share connections: "per-vu" (kept alive), "shared" or "per-request"."""
     streams: int = 100
     """Requests at once on a connection of HTTP/2; further ones open another connection."""
+    tracing: str | float = 0.0
+    """Share of HTTP requests that carry a W3C `traceparent` header: "1%", or 0.01."""
     allow_failures: bool = False
     """True lets the run pass although not one request succeeded, or the test's own code raised in
     more than 1 % of the iterations. Thresholds and checks still decide."""

@@ -154,6 +154,7 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True):
     warmup_s: float = 0.0  # at the beginning of the duration: run, and not counted
     connections: Connections = Connections.PER_VU
     streams: int = 100  # requests at once on a connection of HTTP/2
+    tracing: float = 0.0  # share of HTTP requests with a `traceparent` header
     tags: tuple[str, ...] = ()
     is_test: bool = True
     depends: tuple[str, ...] = ()

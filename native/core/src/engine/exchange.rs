@@ -180,7 +180,12 @@ impl Exchange {
         let Template { method, url, .. } = &*self.template;
         Sample {
             second,
-            request: format!("{method} {}", masking::mask_url(url)).into(),
+            request: match self.template.header("traceparent") {
+                // So that the request is found in a tracing system.
+                Some(trace) => format!("{method} {} traceparent={trace}", masking::mask_url(url)),
+                None => format!("{method} {}", masking::mask_url(url)),
+            }
+            .into(),
             status: self.status,
             latency_ns: self.latency_ns,
             phases_ns: self.phases_ns.map(|ns| ns.unwrap_or(0)),

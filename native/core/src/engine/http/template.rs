@@ -80,6 +80,13 @@ pub struct Template {
 }
 
 impl Template {
+    /// The value of a header that the caller set.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name))?;
+        Some(value)
+    }
+
     pub fn new(
         method: &str,
         url: &str,
