@@ -140,7 +140,8 @@ def staggered(folder: Path, more: tuple[str, ...]) -> dict[str, float]:
 
 
 def ramp(folder: Path, more: tuple[str, ...]) -> dict[str, float]:
-    """Up, level, down. A user makes one request a second, so requests are users."""
+    """Up, level, down. A user makes one request a second, so the requests of a second are between
+    the users planned at its beginning and at its end."""
     stages = f'[("{RAMP_STAGE_S}s", {RAMP_USERS}), ("{RAMP_STAGE_S}s", {RAMP_USERS}), '
     stages += f'("{RAMP_STAGE_S}s", 0)]'
     with ArrivalLog() as log:
@@ -148,15 +149,19 @@ def ramp(folder: Path, more: tuple[str, ...]) -> dict[str, float]:
     seen = Counter(int(at_s - log.times_s[0]) for at_s in log.times_s)
     off = []
     for second in range(3 * RAMP_STAGE_S):
-        middle_s = second + 0.5
-        up, down = middle_s / RAMP_STAGE_S, (3 * RAMP_STAGE_S - middle_s) / RAMP_STAGE_S
-        planned = RAMP_USERS * min(1.0, up, down)
-        off.append(abs(seen[second] - planned))
+        low, high = sorted((_planned(second), _planned(second + 1)))
+        off.append(max(low - seen[second], seen[second] - high, 0.0))
     return {
         "seconds": len(off),
         "within_2_percent_of_peak": sum(each <= 0.02 * RAMP_USERS for each in off) / len(off),
         "worst_users_off": max(off),
     }
+
+
+def _planned(at_s: float) -> float:
+    """The users of the ramp at a moment."""
+    up, down = at_s / RAMP_STAGE_S, (3 * RAMP_STAGE_S - at_s) / RAMP_STAGE_S
+    return RAMP_USERS * min(1.0, up, down)
 
 
 def stalled(folder: Path, more: tuple[str, ...]) -> dict[str, float]:
