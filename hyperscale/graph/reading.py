@@ -32,6 +32,8 @@ from hyperscale.testing import CallResult, CustomResult, HTTPResponse, Optimized
 
 STEPS = (StepKind.TEST, StepKind.ACTION)
 
+_GRPC_CODE_MAX = 16
+
 
 @dataclass(frozen=True, slots=True)
 class ReadParameter:
@@ -301,10 +303,13 @@ def _acceptance(accept: object, *, where: str) -> Callable[[int], bool] | None:
         return cast(Callable[[int], bool], accept)
     statuses = accept if isinstance(accept, Collection) else (accept,)
     for status in statuses:
-        if isinstance(status, bool) or not isinstance(status, int) or not 100 <= status <= 599:
+        is_number = isinstance(status, int) and not isinstance(status, bool)
+        if not is_number or not (100 <= status <= 599 or 1 <= status <= _GRPC_CODE_MAX):
             raise InputError(
-                f"{where}: accept={accept!r}: {status!r} is not an HTTP status",
-                hint="give statuses of 100 to 599, as accept=[404, 409], or a function of one",
+                f"{where}: accept={accept!r}: {status!r} is neither an HTTP status nor a code of "
+                "gRPC",
+                hint="give statuses of 100 to 599, as accept=[404, 409], codes of gRPC from 1 to "
+                f"{_GRPC_CODE_MAX}, or a function of one",
             )
     return frozenset(statuses).__contains__
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,6 +15,7 @@ from hyperscale.errors import InputError
 from hyperscale.testing import GRPCCode, GRPCResponse, Protobuf
 from tests.conftest import RunningTarget
 from tests.lab.clients import Lab, in_lab
+from tests.lab.command import results, run
 
 Handler = Any
 
@@ -218,6 +220,34 @@ def test_the_target_counts_calls_and_messages(target: RunningTarget) -> None:
     assert denied.code is GRPCCode.PERMISSION_DENIED
     assert health.message == b"\x08\x01"
     assert target.counts()["protocols"] == {"http/1.1": 0, "http/2": 0, "grpc": 6}
+
+
+@pytest.mark.parametrize("way", [(), ("--no-compile",)])
+def test_a_step_may_accept_codes(
+    target: RunningTarget, tmp_path: Path, way: tuple[str, ...]
+) -> None:
+    (tmp_path / "codes.py").write_text(
+        f"""
+from hyperscale import Workflow, step
+from hyperscale.testing import URL, GRPCCode, GRPCResponse, Protobuf
+
+
+class Codes(Workflow):
+    vus = 1
+    iterations = 3
+    duration = "30s"
+
+    @step(accept=[GRPCCode.PERMISSION_DENIED])
+    async def denied(
+        self, url: URL = "{target.url}", message: Protobuf = {echo_message(code=7)!r}
+    ) -> GRPCResponse:
+        return await self.client.grpc.unary(url, "hyperscale.Echo/Unary", message)
+"""
+    )
+    done = run("run", "codes.py", *way, "--json", "r.json", cwd=tmp_path)
+    assert done.code == 0, done.stdout + done.stderr
+    (step,) = results(tmp_path / "r.json")["workflows"][0]["steps"]
+    assert (step["ok"], step["failed"]) == (3, 0)
 
 
 def test_a_call_that_takes_too_long_is_a_timeout(target: RunningTarget) -> None:

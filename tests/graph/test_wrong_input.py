@@ -274,7 +274,7 @@ def test_a_bad_override_is_refused_by_its_flag(
             @step(accept=4040)
             async def a(self) -> HTTPResponse: ...
             """,
-            "shop.py:5: Shop.a: accept=4040: 4040 is not an HTTP status",
+            "shop.py:5: Shop.a: accept=4040: 4040 is neither an HTTP status",
         ),
         (
             """
