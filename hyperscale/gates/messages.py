@@ -38,7 +38,6 @@ class AssignmentAnswer(Enum):
     REFUSED = "refused"  # it will never run the job: that is committed there
     RETRY = "retry"  # not now; the outcome of this command is open
     NEVER_RAN = "never_ran"  # cancelled before it arrived, and it will never run
-    STALE_TERM = "stale_term"  # another gate owns the job by now
 
 
 @message(kind=500, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_GATES)
