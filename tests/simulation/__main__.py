@@ -74,7 +74,8 @@ def suite_of(names: Sequence[str]) -> tuple[Suite, ModuleType]:
     for suite, (make, module) in _BY_NAME.items():
         profiles = [name.partition("/")[2] for name in names if name.partition("/")[0] == suite]
         if profiles:
-            return make([name for name in profiles if name] or module.PROFILES), module
+            chosen = [name for name in profiles if name]
+            return make(chosen) if chosen else make(), module
     known = [name for name in names if name in fleet.PROFILES]
     return FleetSuite(known or fleet.PROFILES), fleet
 
