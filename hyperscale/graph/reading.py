@@ -303,8 +303,11 @@ def _acceptance(accept: object, *, where: str) -> Callable[[int], bool] | None:
         return cast(Callable[[int], bool], accept)
     statuses = accept if isinstance(accept, Collection) else (accept,)
     for status in statuses:
-        is_number = isinstance(status, int) and not isinstance(status, bool)
-        if not is_number or not (100 <= status <= 599 or 1 <= status <= _GRPC_CODE_MAX):
+        if (
+            isinstance(status, bool)
+            or not isinstance(status, int)
+            or not (100 <= status <= 599 or 1 <= status <= _GRPC_CODE_MAX)
+        ):
             raise InputError(
                 f"{where}: accept={accept!r}: {status!r} is neither an HTTP status nor a code of "
                 "gRPC",
