@@ -14,5 +14,5 @@ class Traced(Workflow):
     tracing = "10%"
 
     @step()
-    async def read(self, url: URL = "http://127.0.0.1:8080/json") -> HTTPResponse:
+    async def read(self, url: URL = "http://localhost:8080/json") -> HTTPResponse:
         return await self.client.http.get(url)
