@@ -56,9 +56,13 @@ def live_view(state: LeaderState, job: Job, *, now_s: float) -> RunView:
 def running_s(state: LeaderState, job: Job, *, now_s: float) -> float:
     """Return for how long the job has had load, workflows that have ended included."""
     attempts = [each.timeline.started_s for each in state.attempts.of_job(job.id)]
-    began_ms = [each.began_ms for each in job.workflows.values() if each.began_ms]
     ages_s = [now_s - started_s for started_s in attempts if started_s is not None]
-    ages_s += [(state.time.read_ms(now_s) - at_ms) / 1000 for at_ms in began_ms]
+    now_ms = state.time.read_ms(now_s)
+    for name, workflow in job.workflows.items():
+        if workflow.began_ms:
+            # A part that joined others late counts its workflow from when they began.
+            left_out_s = 0.0 if job.plan_of(name).depends else job.joined_s
+            ages_s.append((now_ms - workflow.began_ms) / 1000 - left_out_s)
     return max([0.0, *ages_s])
 
 
