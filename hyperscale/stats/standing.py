@@ -24,6 +24,7 @@ class Standing(StrEnum):
     WAITING = "waiting"
     PREPARING = "preparing"
     RUNNING = "running"
+    PAUSED = "paused"
     FAILING = "failing"  # still running, and would fail if it ended now
     STOPPING = "stopping"
     CANCELLING = "cancelling"
@@ -48,6 +49,7 @@ SIGNS: dict[Standing, Sign] = {
     Standing.WAITING: Sign("○", "o", Tone.DIM),
     Standing.PREPARING: Sign("○", "o", Tone.DIM),
     Standing.RUNNING: Sign("●", "*", Tone.RUNNING),
+    Standing.PAUSED: Sign("‖", "=", Tone.WARN),
     Standing.FAILING: Sign("✗", "x", Tone.FAILED),
     Standing.STOPPING: Sign("⊘", "-", Tone.WARN),
     Standing.CANCELLING: Sign("⊘", "-", Tone.WARN),
@@ -63,6 +65,7 @@ SIGNS: dict[Standing, Sign] = {
 
 _JUDGED = {  # status that alone says nothing about success -> standing with, without faults
     "running": (Standing.FAILING, Standing.RUNNING),
+    "paused": (Standing.FAILING, Standing.PAUSED),
     "completed": (Standing.FAILED, Standing.PASSED),
 }
 
