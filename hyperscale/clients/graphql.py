@@ -65,7 +65,7 @@ class GraphQLClient:
         operation: str | None = None,
         **call: Unpack[SocketOptions],
     ) -> SubscriptionResponse:
-        """Wait for so many events of a subscription, over a WebSocket of its own.
+        """Wait for `events` events of a subscription, over a WebSocket of its own.
 
         `url` begins with ws:// or wss://. The latency is the time until the last event.
         """

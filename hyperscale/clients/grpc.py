@@ -28,7 +28,7 @@ class GRPCCall(TypedDict, total=False):
     metadata: Mapping[str, str | bytes] | None
     """Sent as headers; the values of names that end with `-bin` are bytes."""
     timeout: str | float
-    """Longest time for the whole call. The server is told, too (`grpc-timeout`)."""
+    """Longest time for the whole call. The server gets it too (`grpc-timeout`)."""
     compression: str | None
     """ "gzip" compresses the messages."""
     connect_timeout: str | float

@@ -14,7 +14,7 @@ BEFORE_FIRST: Final = (-(2**63), 0, 0)
 
 
 def history_pages(store: LedgerStore, group: int, rows: int) -> Iterator[list[HistoryRow]]:
-    """Read the history of a group, oldest first, so many rows at a time."""
+    """Read the history of a group, oldest first, in pages of `rows` rows."""
     after, has_more = BEFORE_FIRST, True
     while has_more:
         page = store.history(group=group, after=after, limit=rows)

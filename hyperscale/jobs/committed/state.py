@@ -270,7 +270,7 @@ class Reported(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class JobControl(Struct, kw_only=True, omit_defaults=True):
     """What users and gates have asked for while the job exists."""
 
-    # A part of a global job may begin: how long the other datacenters had run when it was told so.
+    # A part of a global job may begin: how long the other datacenters had run at its release.
     released_s: float | None = None
     change_ids: list[str] = field(default_factory=list)  # of all changes of its load
     paused_ms: int = 0  # since when its load is paused; 0: it is not

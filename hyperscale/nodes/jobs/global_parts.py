@@ -283,7 +283,7 @@ class GlobalParts(NodeService):
                     continue
                 try:
                     await self._execute(job.id, CancelRequested(job=job.id, reason=reason))
-                except HyperscaleError as error:  # it is told again
+                except HyperscaleError as error:  # the command is sent again
                     _log.info("part.not_ended: %s", error, extra={"job": job.id})
 
     async def _call(self, gate: str, message: Any, reply: type[Any]) -> Any:
