@@ -40,6 +40,9 @@ pub struct Engine {
     trace: Option<Py<PyAny>>,
 }
 
+/// Rounds of delivery before the loop has its turn: calls that end as they are made must not hold it.
+const ROUNDS_MAX: usize = 16;
+
 thread_local! {
     static MARK: u8 = const { 0 };
 }
@@ -70,14 +73,25 @@ impl Engine {
     }
 
     /// Wakes whoever waits. The engine is not locked: what wakes may send again.
-    fn deliver(&self, py: Python<'_>) -> PyResult<usize> {
-        self.turns.begin_calls(clock::now_ns());
+    fn deliver(slf: &Bound<'_, Self>) -> PyResult<usize> {
+        let this = slf.get();
+        this.turns.begin_calls(clock::now_ns());
         // Steps that wake up together send their next requests together.
-        self.core().hold_writes();
-        let delivered = self.deliver_all(py);
-        self.core().release_writes(&mut lock(&self.recorder));
-        self.turns.end_calls();
+        this.core().hold_writes();
+        let delivered = this.deliver_all(slf.py());
+        this.core().release_writes(&mut lock(&this.recorder));
+        this.turns.end_calls();
+        if this.core().has_done() {
+            Self::deliver_soon(slf)?;
+        }
         delivered
+    }
+
+    /// Has the loop deliver what ended without an event of a socket.
+    fn deliver_soon(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let deliver = slf.getattr("_deliver")?;
+        slf.get().event_loop.bind(slf.py()).call_method1("call_soon", (deliver,))?;
+        Ok(())
     }
 
     /// What the step receives, or is raised.
@@ -106,10 +120,14 @@ impl Engine {
 
     fn deliver_all(&self, py: Python<'_>) -> PyResult<usize> {
         let mut count = 0;
-        loop {
-            let mut done = self.core().take_all_done();
+        for _ in 0..ROUNDS_MAX {
+            let mut core = self.core();
+            // Calls on streams may end with what they write, or with what came before them.
+            core.flush_writes(&mut lock(&self.recorder));
+            let mut done = core.take_all_done();
+            drop(core);
             if done.is_empty() {
-                return Ok(count);
+                break;
             }
             count += done.len();
             for ended in &mut done {
@@ -130,6 +148,7 @@ impl Engine {
                 core.reuse(ended);
             }
         }
+        Ok(count)
     }
 }
 
@@ -238,24 +257,24 @@ impl Engine {
             // Ended at once (an unresolvable name, no descriptor left): told from the
             // loop, as every other end is.
             drop(core);
-            let deliver = slf.getattr("_deliver")?;
-            this.event_loop.bind(slf.py()).call_method1("call_soon", (deliver,))?;
+            Self::deliver_soon(slf)?;
         }
         Ok(call)
     }
 
     /// Moves what is ready and wakes whoever waited for it. Returns how many calls ended.
-    fn poll(&self, py: Python<'_>) -> PyResult<usize> {
-        self.turns.woke(clock::now_ns());
-        let mut core = self.core();
-        core.note_hold(self.turns.held_ns());
-        core.poll(&mut lock(&self.recorder))?;
+    fn poll(slf: &Bound<'_, Self>) -> PyResult<usize> {
+        let this = slf.get();
+        this.turns.woke(clock::now_ns());
+        let mut core = this.core();
+        core.note_hold(this.turns.held_ns());
+        core.poll(&mut lock(&this.recorder))?;
         drop(core);
-        self.deliver(py)
+        Self::deliver(slf)
     }
 
-    fn _deliver(&self, py: Python<'_>) -> PyResult<usize> {
-        self.deliver(py)
+    fn _deliver(slf: &Bound<'_, Self>) -> PyResult<usize> {
+        Self::deliver(slf)
     }
 
     /// Drops every request; whoever awaits one is cancelled.

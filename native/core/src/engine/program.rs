@@ -230,6 +230,8 @@ impl Program {
                 None => self.start_vus(recorder),
                 Some(_) => self.start_due(recorder),
             };
+            // What is written may end: then there is something to take, and nothing to wait for.
+            self.engine.flush_writes(recorder);
             let now = now_ns();
             if self.active == 0 && start_ns.is_none() {
                 return Ok(false);
@@ -239,7 +241,6 @@ impl Program {
             }
             let until_ns = start_ns.map_or(end_ns, |start_ns| start_ns.min(end_ns));
             let wait_ns = if self.engine.has_done() { 0 } else { until_ns.saturating_sub(now) };
-            self.engine.flush_writes(recorder);
             self.engine.wait(wait_ns)?;
             // The next request of a user leaves as soon as a response is read.
             while self.engine.handle_next(recorder) {
