@@ -91,8 +91,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--report-from",
         choices=("client", "manager"),
         default="client",
-        help="who sends the results: this command, or the manager that leads the job, to the "
-        "reporters of its own reporting.config (--report names some of them; default: %(default)s)",
+        help="who sends the results: this command, or the manager that leads the job (with gates "
+        "the gate that owns it), to the reporters of its own reporting.config (--report names some "
+        "of them; default: %(default)s)",
     )
     add_log_flags(output)
     parser.add_argument("--workers", help=argparse.SUPPRESS)  # refused with an explanation
@@ -125,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.report_config or any("=" in name for name in args.report):
         raise InputError(
             "--report-from manager takes names of reporters only",
-            hint="addresses and credentials are in the managers' own reporting.config",
+            hint="addresses and credentials are in the own reporting.config of managers and gates",
         )
     if reporters and args.detach:
         raise InputError(
@@ -181,13 +182,13 @@ async def _submit(args: argparse.Namespace, package: Package, datacenters: dict[
 
 
 async def _show_report(client: HyperscaleClient, job: str, args: argparse.Namespace) -> None:
-    """Wait until a manager has sent the result, and print to where."""
+    """Wait until the leader of the job has sent the result, and print to where."""
     until_s = time.monotonic() + _REPORT_S
     while (reported := (await client.get_job(job)).job.reported) is None:
         if time.monotonic() >= until_s:
             print_warning(
-                f"no manager has sent the results within {_REPORT_S:g} s; 'hyperscale status {job}"
-                f"{cluster_words(args)}' shows when one has"
+                f"nobody has sent the results within {_REPORT_S:g} s; 'hyperscale status {job}"
+                f"{cluster_words(args)}' shows when they are sent"
             )
             return
         await asyncio.sleep(_REPORT_LOOK_S)

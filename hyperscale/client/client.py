@@ -193,8 +193,8 @@ class HyperscaleClient(JobLoadControl):
         the others; `lost_after` its own deadline, a silent datacenter is given up. A part that
         waits in a queue for longer than `spill_over` goes to another datacenter.
 
-        With `report_from="manager"` the leader of the job sends the result to the reporters of its
-        own configuration: to those that `report` names, or to all.
+        With `report_from="manager"` the leader of the job, a manager or a gate, sends the result to
+        the reporters of its own configuration: to those that `report` names, or to all.
 
         While the cluster has no room for another job, the client tries again until
         `submit_timeout`. Callbacks may be coroutine functions.
@@ -232,7 +232,7 @@ class HyperscaleClient(JobLoadControl):
             on_progress_update=on_progress_update,
             on_workflow_result=on_workflow_result,
         )
-        options = options_of(chosen, has_gates=self.has_gates)
+        options = options_of(chosen)
         datacenters = checked_names(chosen.target_datacenters, where="target_datacenters")
         key = checked_key(chosen.key or secrets.token_urlsafe(24))
         package = job if isinstance(job, Package) else await asyncio.to_thread(_package, chosen)

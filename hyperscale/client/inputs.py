@@ -117,7 +117,7 @@ def check_callbacks(**callbacks: Callable[..., Any] | None) -> None:
             raise InputError(f"{name}: {callback!r} cannot be called", hint="give a function")
 
 
-def options_of(job: JobSubmission, *, has_gates: bool = False) -> JobOptions:
+def options_of(job: JobSubmission) -> JobOptions:
     """Return the options of a submission as they are committed with the job."""
     try:
         isolation = Isolation(job.on_isolation)
@@ -139,24 +139,19 @@ def options_of(job: JobSubmission, *, has_gates: bool = False) -> JobOptions:
         on_isolation=isolation,
         log_level=job.log_level,
         static=job.static,
-        report=_report_of(job, has_gates=has_gates),
+        report=_report_of(job),
         **limits,
     )
 
 
-def _report_of(job: JobSubmission, *, has_gates: bool) -> tuple[str, ...] | None:
-    """Return the names of the managers' reporters that get the result; None: the client sends."""
+def _report_of(job: JobSubmission) -> tuple[str, ...] | None:
+    """Return the names of the leader's reporters that get the result; None: the client sends."""
     if job.report_from not in ("client", "manager"):
         raise InputError(f'report_from: {job.report_from!r} is not "client" or "manager"')
-    if has_gates and job.report_from == "manager":
-        raise InputError(
-            'report_from="manager" does not work through gates yet',
-            hint="let the client send the results",
-        )
     names = tuple(checked_names(job.report, where="report"))
     if names and job.report_from == "client":
         raise InputError(
-            "report: names of reporters are those of the managers",
+            "report: names of reporters are those of the managers or gates",
             hint='add report_from="manager", or give the workflows reporters',
         )
     return names if job.report_from == "manager" else None

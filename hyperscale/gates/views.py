@@ -45,6 +45,7 @@ def global_view(job: GlobalJob, now_ms: int) -> JobView:
             )
             for plan in job.plan.workflows
         ],
+        reported=job.reported,
     )
 
 

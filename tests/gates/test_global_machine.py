@@ -9,6 +9,7 @@ from hyperscale.gates.committed.events import (
     DatacenterLost,
     GlobalCancelRequested,
     GlobalJobFinished,
+    GlobalJobReported,
     GlobalOptions,
     GlobalStartOrdered,
     LossPolicy,
@@ -16,6 +17,7 @@ from hyperscale.gates.committed.events import (
 from hyperscale.gates.committed.machine import GlobalJobMachine
 from hyperscale.gates.committed.state import AssignmentStatus, decode_global_job
 from hyperscale.jobs.committed.events import Code, JobStatus
+from hyperscale.jobs.committed.state import Reported
 from tests.gates.global_jobs import GlobalLog, assignment_to, global_submission
 from tests.lab.job_builders import plan, workflow
 
@@ -177,6 +179,18 @@ def test_the_end_of_a_job_follows_from_its_datacenters(
     for name, end in zip(names, ends, strict=True):
         log.put(finished(job, name, end))
     assert log.job(job).final_status() is expected
+
+
+def test_the_first_report_of_a_result_counts_and_only_after_the_end() -> None:
+    log, job = started("east")
+    sent = GlobalJobReported(job=job, reported=Reported(by="gate-1", sent=["metrics"]))
+    assert log.put(sent).code is Code.INVALID
+    log.put(finished(job, "east"))
+    log.put(GlobalJobFinished(job=job, status=JobStatus.COMPLETED))
+    assert log.put(sent).ok
+    again = GlobalJobReported(job=job, reported=Reported(by="gate-2"))
+    assert log.put(again).code is Code.DUPLICATE
+    assert log.job(job).reported == sent.reported
 
 
 def test_a_snapshot_restores_the_same_state() -> None:

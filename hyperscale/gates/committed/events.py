@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from hyperscale.gates.datacenters.routing import DatacenterChoice
 from hyperscale.gates.slices import PlanShare
 from hyperscale.jobs.committed.events import JobOptions, JobStatus
+from hyperscale.jobs.committed.state import Reported
 from hyperscale.plan import Plan
 
 
@@ -144,6 +145,13 @@ class GlobalJobFinished(Struct, tag="finished", frozen=True, kw_only=True):
     reason: str = ""
 
 
+class GlobalJobReported(Struct, tag="reported", frozen=True, kw_only=True, omit_defaults=True):
+    """A gate has sent the result of a job that has ended. The first such event counts."""
+
+    job: str
+    reported: Reported
+
+
 GlobalJobEvent = (
     DatacentersAssigned
     | AssignmentAccepted
@@ -154,6 +162,7 @@ GlobalJobEvent = (
     | AssignmentRecalled
     | GlobalCancelRequested
     | GlobalJobFinished
+    | GlobalJobReported
 )
 GlobalEvent = GlobalJobSubmitted | GlobalJobEvent
 

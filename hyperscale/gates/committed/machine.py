@@ -20,6 +20,7 @@ from hyperscale.gates.committed.events import (
     GlobalEvent,
     GlobalJobEvent,
     GlobalJobFinished,
+    GlobalJobReported,
     GlobalJobSubmitted,
     decode_global,
     encode_global,
@@ -83,7 +84,7 @@ class GlobalJobMachine:
         job = self._table.jobs.get(event.job)
         if job is None:
             raise Refuse(Code.UNKNOWN_JOB, f"no global job {event.job!r} here")
-        if job.has_ended and not isinstance(event, DatacenterFinished):
+        if job.has_ended and not isinstance(event, DatacenterFinished | GlobalJobReported):
             is_same_end = isinstance(event, GlobalJobFinished) and event.status is job.status
             is_cancelled = (
                 isinstance(event, GlobalCancelRequested) and job.status is JobStatus.CANCELLED

@@ -11,7 +11,7 @@ from hyperscale.gates.committed.events import GlobalOptions, LossPolicy
 from hyperscale.gates.datacenters.routing import DatacenterChoice
 from hyperscale.gates.slices import PlanShare
 from hyperscale.jobs.committed.events import JobStatus
-from hyperscale.jobs.committed.state import JOB_ENDS, JOB_MOVES, JobTimes, Stop
+from hyperscale.jobs.committed.state import JOB_ENDS, JOB_MOVES, JobTimes, Reported, Stop
 from hyperscale.plan import Plan
 
 
@@ -107,6 +107,7 @@ class GlobalJob(Struct, kw_only=True, omit_defaults=True):
     stop: Stop | None = None
     reason: str = ""
     times: JobTimes = field(default_factory=JobTimes)  # started: when the start was ordered
+    reported: Reported | None = None  # after its end, if gates send the result
 
     @property
     def submitted_ms(self) -> int:

@@ -17,6 +17,7 @@ from hyperscale.gates.committed.events import (
     GlobalCancelRequested,
     GlobalJobEvent,
     GlobalJobFinished,
+    GlobalJobReported,
     GlobalStartOrdered,
 )
 from hyperscale.gates.committed.state import (
@@ -178,6 +179,15 @@ def job_finished(job: GlobalJob, event: GlobalJobFinished, now_ms: int) -> bool:
     return True
 
 
+def reported(job: GlobalJob, event: GlobalJobReported, now_ms: int) -> bool:  # noqa: ARG001 -- one signature
+    if not job.has_ended:
+        raise Refuse(Code.INVALID, f"job {job.id} is {job.status.value}: it has no result yet")
+    if job.reported is not None:
+        return False
+    job.reported = event.reported
+    return True
+
+
 def _conclude(job: GlobalJob) -> None:
     """Note that all that is missing is the end of the job, unless a part can be replaced."""
     is_open = any(True for _ in job.open_assignments())
@@ -203,5 +213,6 @@ GLOBAL_TRANSITIONS: dict[type[GlobalJobEvent], Callable[[GlobalJob, Any, int], b
     AssignmentRecalled: recalled,
     GlobalCancelRequested: cancelled,
     GlobalJobFinished: job_finished,
+    GlobalJobReported: reported,
 }
 """Takes a job, an event of the type and the time in ms; see the top of this module."""

@@ -223,6 +223,7 @@ class GlobalReconciler:
                 options=replace(
                     job.options.job,
                     timeout_s=left_s,
+                    report=None,  # gates send the result of the whole job
                     part_of=GlobalPart(job=job.id, index=assignment.index),
                 ),
                 by=job.by,

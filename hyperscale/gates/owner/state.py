@@ -6,6 +6,8 @@ None of it is replicated: a new owner fills it from committed state and from rep
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from hyperscale.gates.committed.events import DatacenterFinished, GlobalEvent
 from hyperscale.gates.committed.state import DatacenterAssignment, GlobalJob
 from hyperscale.gates.messages import AssignmentCommand, AssignmentResultReply
@@ -19,6 +21,7 @@ from hyperscale.gates.owner.events import (
     ProposeGlobal,
     SendAssignment,
 )
+from hyperscale.jobs.committed.state import decode_job
 from hyperscale.jobs.leader.statistics import WorkflowStatistics, decode_report
 
 
@@ -53,7 +56,21 @@ class GlobalProgress:
     def statistics_of(self, job: GlobalJob) -> dict[str, WorkflowStatistics]:
         if not self.statistics:
             self.statistics = {plan.name: WorkflowStatistics(plan) for plan in job.plan.workflows}
+            for part in job.assignments:
+                if part.result:
+                    self._remember(part)  # it had ended before this gate owned the job
         return self.statistics
+
+    def _remember(self, part: DatacenterAssignment) -> None:
+        """Take the totals of a datacenter that has ended. What is no record adds nothing."""
+        try:
+            record = decode_job(part.result)
+        except msgspec.MsgspecError:
+            return
+        for name, totals in self.statistics.items():
+            workflow = record.workflows.get(name)
+            for each in workflow.parts if workflow else ():
+                totals.take(each.report, slot=part.index, attempt=1)
 
     def take(
         self, job: GlobalJob, assignment: DatacenterAssignment, reports: list[bytes], now_s: float

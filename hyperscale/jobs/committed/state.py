@@ -260,9 +260,9 @@ class DatacenterRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Reported(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which reporters of a manager have got the result of a job."""
+    """Which reporters of a node have got the result of a job."""
 
-    by: str  # the manager
+    by: str  # the manager or gate
     sent: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)  # with the reasons
 

@@ -57,6 +57,7 @@ from hyperscale.nodes.jobs.job_routing import (
     not_ended,
 )
 from hyperscale.nodes.jobs.job_secrets import JobSecrets
+from hyperscale.nodes.reports.reporters import NodeReporters
 from hyperscale.plan.secrets import secrets_id
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.calls import InboundCall
@@ -80,6 +81,7 @@ class GateRequests:
         datacenters: DatacenterLinks,
         bundles: Bundles,
         secrets: JobSecrets,
+        reporters: NodeReporters,
         tasks: TaskSupervisor,
     ) -> None:
         self._tasks = tasks
@@ -89,6 +91,7 @@ class GateRequests:
         self._datacenters = datacenters
         self._bundles = bundles
         self._secrets = secrets
+        self._reporters = reporters
 
     # -- commands ---------------------------------------------------------------------------
 
@@ -135,6 +138,10 @@ class GateRequests:
         problem = split_problem(job.plan, len(choice.primary))
         if problem is not None and not options.vus_per_datacenter:
             return replace(refused, error=problem, hint="give it more, or name fewer datacenters")
+        if job.options.report is not None:
+            problem = await asyncio.to_thread(self._reporters.problem, job.options.report)
+            if problem is not None:
+                return replace(refused, error=problem)
         return await self._unsafe(job)
 
     def _is_repeated(self, key: str) -> bool:

@@ -22,12 +22,16 @@ from hyperscale.nodes.gates.datacenter_links import DatacenterLinks
 from hyperscale.nodes.gates.datacenter_registry import DatacenterRegistry
 from hyperscale.nodes.gates.datacenter_requests import DatacenterRequests
 from hyperscale.nodes.gates.gate_metrics import GateState, gate_metrics
+from hyperscale.nodes.gates.led_jobs import GateJobs
 from hyperscale.nodes.gates.owners import REPORTS, GlobalOwners
 from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.job_routing import JobRouting
 from hyperscale.nodes.jobs.job_secrets import JobSecrets
 from hyperscale.nodes.ledger_service import LedgerService
 from hyperscale.nodes.member import MemberNode, NodeService
+from hyperscale.nodes.reports.reporters import NodeReporters
+from hyperscale.nodes.reports.results import ResultReports
+from hyperscale.nodes.reports.streams import JobStreams
 from hyperscale.telemetry.metrics import Family
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
@@ -54,6 +58,8 @@ class GatesService(NodeService):
         self._ledger_service = ledger
         self._peers = ledger.peers
         self._parts: _Parts | None = None
+        self._streams: JobStreams | None = None
+        self._reporters = NodeReporters(member.config.reporting.config, Role.GATE)
         self._warnings: tuple[str, ...] = ()
         self.datacenters = DatacenterLinks(
             member, on_seen=self._datacenters_seen, on_registered=self._registered
@@ -95,13 +101,20 @@ class GatesService(NodeService):
             secrets=self._secrets,
             removed=registry.removed,
         )
+        routing = JobRouting(member.node_id, ledger, peers, Role.GATE)
         requests = GateRequests(
-            JobRouting(member.node_id, ledger, peers, Role.GATE),
+            routing,
             owners,
             datacenters=self.datacenters,
             bundles=self._bundles,
             secrets=self._secrets,
+            reporters=self._reporters,
             tasks=member.tasks,
+        )
+        led = GateJobs(owners, routing)
+        ResultReports(self._reporters, led, member.tasks)
+        self._streams = JobStreams(
+            member.config.reporting, led, member.tasks, datacenter="", loss="datacenter_lost"
         )
         self._parts = _Parts(owners, requests, registry, DatacenterRequests(self.datacenters))
         ledger.hooks.topology.append(self._follow_registry)
@@ -155,6 +168,8 @@ class GatesService(NodeService):
         return {job.bundle for machine in machines for job in machine.jobs()}
 
     async def stop(self) -> None:
+        if self._streams is not None:
+            self._streams.stop()
         if self._parts is not None:
             self._parts.owners.stop()
         self.datacenters.stop()

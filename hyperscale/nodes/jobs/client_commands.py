@@ -40,8 +40,8 @@ from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.client_queries import ClientQueries
 from hyperscale.nodes.jobs.job_routing import ANSWER_S, JobRouting, left_s
 from hyperscale.nodes.jobs.job_secrets import JobSecrets
-from hyperscale.nodes.jobs.manager_reports import ManagerReporters
 from hyperscale.nodes.member import MemberNode
+from hyperscale.nodes.reports.reporters import NodeReporters
 from hyperscale.plan.problems import plan_problem
 from hyperscale.plan.secrets import SECRETS_BYTES_MAX, secrets_id
 from hyperscale.wire.calls import InboundCall
@@ -64,7 +64,7 @@ class ClientCommands:
         *,
         bundles: Bundles,
         secrets: JobSecrets,
-        reporters: ManagerReporters,
+        reporters: NodeReporters,
     ) -> None:
         self._member = member
         self._routing = routing

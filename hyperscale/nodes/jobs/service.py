@@ -27,11 +27,13 @@ from hyperscale.nodes.jobs.job_leaders import JobLeaders
 from hyperscale.nodes.jobs.job_metrics import JobCounts, allocator_metrics
 from hyperscale.nodes.jobs.job_routing import JobRouting
 from hyperscale.nodes.jobs.job_secrets import JobSecrets
-from hyperscale.nodes.jobs.manager_reports import ManagerReporters, ManagerReports
-from hyperscale.nodes.jobs.manager_streams import ManagerStreams
+from hyperscale.nodes.jobs.led_jobs import ManagerJobs
 from hyperscale.nodes.ledger_service import LedgerService
 from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.nodes.messages import routing_of
+from hyperscale.nodes.reports.reporters import NodeReporters
+from hyperscale.nodes.reports.results import ResultReports
+from hyperscale.nodes.reports.streams import JobStreams
 from hyperscale.telemetry.metrics import Family, by, gauge
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
@@ -61,7 +63,7 @@ class JobsService(NodeService):
         self._allocator = Allocator(queue_max=queue.max, age_s=queue.age_s)
         self._counts = JobCounts()
         self._parts: _Parts | None = None
-        self._streams: ManagerStreams | None = None
+        self._streams: JobStreams | None = None
         directory = Path(member.config.node.data_dir)
         self._bundles = Bundles(
             directory / "blobs",
@@ -70,7 +72,7 @@ class JobsService(NodeService):
             kept=member.config.bundles.keep,
         )
         self._secrets = JobSecrets(directory / "secrets", ledger.peers)
-        self._reporters = ManagerReporters(member.config.reporting.config)
+        self._reporters = NodeReporters(member.config.reporting.config, Role.MANAGER)
         ledger.on_ledger.append(self._begin)
         handlers.add(client_messages.PutBlob, self._bundles.put)
         handlers.add(client_messages.KeepBlob, self._bundles.keep)
@@ -99,13 +101,14 @@ class JobsService(NodeService):
             secrets=self._secrets,
             reporters=self._reporters,
         )
-        ManagerReports(self._reporters, leaders=leaders, routing=routing, tasks=member.tasks)
-        self._streams = ManagerStreams(
+        led = ManagerJobs(leaders, routing)
+        ResultReports(self._reporters, led, member.tasks)
+        self._streams = JobStreams(
             member.config.reporting,
+            led,
+            member.tasks,
             datacenter=member.config.node.datacenter,
-            leaders=leaders,
-            routing=routing,
-            tasks=member.tasks,
+            loss="worker_lost",
         )
         self._parts = _Parts(leaders, allocator, queries, commands)
         ledger.hooks.applied.append(self._applied)

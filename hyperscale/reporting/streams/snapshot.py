@@ -26,7 +26,7 @@ _HALF_BITS = 10
 _HEADER = struct.Struct(">iiiiqqd")
 
 Kind = Literal["counter", "gauge", "histogram"]
-AnnotationKind = Literal["start", "end", "threshold", "worker_lost"]
+AnnotationKind = Literal["start", "end", "threshold", "worker_lost", "datacenter_lost"]
 
 
 @dataclass(frozen=True, slots=True)
