@@ -298,7 +298,8 @@ _MEANINGS = {
     "bundles.keep": "tests that a node keeps on its disk, of at most 64 MiB each; beyond that the "
     "least recently used are removed, but none that a job needs",
     "reporting.config": "TOML file with reporters, for the results of jobs that ask for them, and "
-    "streams, for the live statistics of all jobs (managers and gates; the same names on all of them)",
+    "streams, for the live statistics of all jobs (managers and gates; the same names on all of "
+    "them)",
     "reporting.stream_interval_s": "interval between updates of live streams (managers and gates)",
     "log.level": "lowest level to log",
 }
