@@ -31,7 +31,9 @@ CLASS_LINES_PENDING: set[str] = set()
 ATTRIBUTES_MAX = 15
 WIDER_CLASSES = {  # class -> reason
     "Workflow": "the settings of a test",
+    "GlobalJob": "the committed record of a job over many datacenters",
     "HookCall": "all that a call needs, computed before the load",
+    "DatacenterAssignment": "the committed record of a datacenter's part",
     "DiscoveryConfig": "configuration",
     "Job": "the committed record of a job",
     "JobSubmission": "options of a submission",

@@ -11,18 +11,11 @@ from hyperscale.jobs.committed.events import Code
 from hyperscale.plan.changes import LoadChange
 
 
-async def change_load(
-    cluster: ClusterConnection, job_id: str, change: LoadChange, *, has_gates: bool = False
-) -> None:
+async def change_load(cluster: ClusterConnection, job_id: str, change: LoadChange) -> None:
     """Have a change committed; it is not lost from then on, whichever node dies.
 
     Raises InputError if there is no such job, if it has ended, or if the change does not fit.
     """
-    if has_gates:
-        raise InputError(
-            "gates do not change the load of a job yet",
-            hint="ask the managers of each datacenter, with the id that its part has there",
-        )
     request = ChangeLoad(job=job_id, change=change)
     reply = await cluster.ask_about(job_id, request, ChangeLoadReply)
     if reply.accepted:
@@ -38,7 +31,6 @@ class JobLoadControl:
     """The calls of a client that change the load of a running job."""
 
     _cluster: ClusterConnection
-    has_gates: bool
 
     async def scale_job(self, job_id: str, **target: Unpack[ScaleTarget]) -> None:
         """Change the load of a job: `vus=500` or `rate="500/s"`, and `over="30s"`, `workflow=…`."""
@@ -54,4 +46,4 @@ class JobLoadControl:
 
     async def change_load(self, job_id: str, change: LoadChange) -> None:
         """Make a change of the load of a job; making the same one twice is harmless."""
-        await change_load(self._cluster, checked_job(job_id), change, has_gates=self.has_gates)
+        await change_load(self._cluster, checked_job(job_id), change)

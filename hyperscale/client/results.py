@@ -99,7 +99,10 @@ def _part_of(job: Job, record: DatacenterRecord) -> Job:
         job,
         plan=msgspec.structs.replace(job.plan, workflows=plans),
         workflows={
-            name: datacenter_share(workflow, record.datacenter)
+            name: msgspec.structs.replace(
+                datacenter_share(workflow, record.datacenter),
+                changes=record.changes.get(name, workflow.changes if record.late_result else []),
+            )
             for name, workflow in source.workflows.items()
         },
     )

@@ -33,11 +33,13 @@ def _longest_s(workflow: WorkflowPlan) -> float:
     return workflow.duration_s + workflow.timeout_s + _PREPARE_S + _OVERRUN_S
 
 
-def datacenter_deadline_ms(job: GlobalJob, assignment: DatacenterAssignment) -> int:
-    """Return when the datacenter ends its part by itself, on the clock of committed stamps."""
+def datacenter_deadline_ms(job: GlobalJob, assignment: DatacenterAssignment, *, now_ms: int) -> int:
+    """Return when the datacenter ends its part by itself, on the clock of committed stamps. It does
+    not count the time for which the load is paused."""
     options = job.options
+    paused_ms = job.paused_ms(assignment.assigned_ms, now_ms)
     if options.timeout_s is not None:
-        return job.submitted_ms + round((options.timeout_s + FALLBACK_S) * 1000)
+        return job.submitted_ms + round((options.timeout_s + FALLBACK_S) * 1000) + paused_ms
     waits_s = options.job.dispatch_timeout_s * max(1, len(job.plan.workflows))
     total_s = longest_path_s(job.plan) + waits_s + options.start_timeout_s
-    return assignment.assigned_ms + round(total_s * 1000)
+    return assignment.assigned_ms + round(total_s * 1000) + paused_ms

@@ -1,9 +1,9 @@
 """Messages between gates and the managers of datacenters. Kinds 500-549.
 
-Downward: the gate that owns a global job sends `AssignJob`, `StartAssignment` and
-`CancelAssignment` to a manager of the datacenter, repeated until answered; each may arrive several
-times and late. The term of the owner's group authorises the sender. Upward: the leader of the
-datacenter's job sends `ReportAssignment` and, at the end, `DeliverAssignmentResult` until it is
+Downward: the gate that owns a global job sends `AssignJob`, `StartAssignment`, `ChangeAssignment`
+and `CancelAssignment` to a manager of the datacenter, repeated until answered; each may arrive
+several times and late. The term of the owner's group authorises the sender. Upward: the leader of
+the datacenter's job sends `ReportAssignment` and, at the end, `DeliverAssignmentResult` until it is
 acknowledged; any gate takes them and forwards them to the owner, at most `HOPS_MAX` times. Results
 are facts, so no term refuses them. All times are durations.
 """
@@ -19,6 +19,7 @@ from hyperscale.gates.datacenters.routing import DatacenterChoice
 from hyperscale.jobs.committed.events import JobOptions, JobStatus
 from hyperscale.jobs.messages import Backpressure
 from hyperscale.plan import Plan
+from hyperscale.plan.changes import LoadChange
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import Role
 
@@ -77,6 +78,20 @@ class CancelAssignment(Struct, frozen=True, kw_only=True):
     status: JobStatus = JobStatus.CANCELLED
 
 
+@message(kind=504, priority=MessagePriority.CRITICAL, size=SizeClass.MEDIUM, senders=_GATES)
+class ChangeAssignment(Struct, frozen=True, kw_only=True):
+    """Change the load of an assignment. -> AssignmentReply
+
+    `changes` are all that the datacenter has not acknowledged, in order; it knows those that it has
+    by their ids. `taken` is how many it has got with these."""
+
+    job: str
+    group: int
+    term: int
+    changes: list[LoadChange]
+    taken: int
+
+
 @message(kind=503, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
 class AssignmentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     answer: AssignmentAnswer
@@ -85,7 +100,7 @@ class AssignmentReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     needs_bundle: bool = False  # upload the bundle (`PutBlob`), then send the command again
 
 
-AssignmentCommand = AssignJob | StartAssignment | CancelAssignment
+AssignmentCommand = AssignJob | StartAssignment | ChangeAssignment | CancelAssignment
 
 
 @message(kind=510, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_BOTH)

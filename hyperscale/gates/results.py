@@ -32,6 +32,7 @@ from hyperscale.jobs.committed.state import (
 from hyperscale.jobs.leader.gaps import RATE_PER_CORE_MAX, UnreportedLoad
 from hyperscale.jobs.leader.statistics import WorkflowStatistics
 from hyperscale.plan import WorkflowPlan
+from hyperscale.plan.changes import LoadChange
 from hyperscale.plan.status import PartStatus
 
 _SERIES_S = 24 * 3600
@@ -115,6 +116,7 @@ def _one_part(
         ended_as=ended_as,
         ended_ms=workflow.ended_ms,
         began_ms=workflow.began_ms,
+        changes=workflow.changes,
         shared_cores=workflow.shared_cores,
         teardown_problem=workflow.teardown_problem,
     )
@@ -189,21 +191,26 @@ def merged_record(job: GlobalJob, late: Sequence[DatacenterFinished] = ()) -> Jo
         by=job.by,
         status=job.status,
         workflows={
-            plan.name: _merged_workflow(plan.name, records, started_ms)
+            plan.name: _merged_workflow(job, plan.name, records, started_ms)
             for plan in job.plan.workflows
         },
         stop=job.stop,
         reason=job.reason,
         times=times,
         datacenters=[
-            _datacenter(job, each, of_late.get(each.datacenter)) for each in job.assignments
+            _datacenter(job, each, records.get(each.datacenter), of_late.get(each.datacenter))
+            for each in job.assignments
         ],
     )
 
 
 def _datacenter(
-    job: GlobalJob, part: DatacenterAssignment, late: DatacenterFinished | None
+    job: GlobalJob,
+    part: DatacenterAssignment,
+    result: Job | None,
+    late: DatacenterFinished | None,
 ) -> DatacenterRecord:
+    workflows = {} if result is None else result.workflows
     record = DatacenterRecord(
         datacenter=part.datacenter,
         status=(part.ended_as or part.status).value,
@@ -215,6 +222,7 @@ def _datacenter(
         joined_late=bool(job.started_ms) and part.datacenter not in job.started_with,
         replaces=part.replaces,
         replaced_by=part.replaced_by,
+        changes={name: each.changes for name, each in workflows.items() if each.changes},
     )
     if late is None:
         return record
@@ -228,10 +236,16 @@ def _datacenter(
 
 
 def heard_record(
-    job: GlobalJob, part: DatacenterAssignment, heard: DatacenterStatistics | None, *, cores: int
+    job: GlobalJob,
+    part: DatacenterAssignment,
+    heard: DatacenterStatistics | None,
+    *,
+    cores: int,
+    now_ms: int,
 ) -> bytes:
     """Return the record of a datacenter that was lost: what it had reported counts, and what it may
     have sent beyond that, until the end of its duration, is a gap."""
+    paused_s = job.paused_ms(job.started_ms, now_ms) / 1000
     plan = sliced(job.plan, part.workflows)
     statistics = heard or DatacenterStatistics(plan)
     record = Job(
@@ -246,7 +260,13 @@ def heard_record(
         },
     )
     for workflow in plan.workflows if job.started_ms else ():
-        gap = unheard_load(statistics.of(workflow.name), workflow, cores=cores)
+        gap = unheard_load(
+            statistics.of(workflow.name),
+            workflow,
+            cores=cores,
+            changes=part.changes.all,
+            paused_s=paused_s,
+        )
         if gap.requests_max:
             record.workflows[workflow.name].gaps.append(
                 Gap(
@@ -284,19 +304,30 @@ def _heard_workflow(
 
 
 def unheard_load(
-    statistics: WorkflowStatistics, plan: WorkflowPlan, *, cores: int
+    statistics: WorkflowStatistics,
+    plan: WorkflowPlan,
+    *,
+    cores: int,
+    changes: Sequence[LoadChange] = (),
+    paused_s: float = 0.0,
 ) -> UnreportedLoad:
-    """Bound what a workflow may have sent after its last report and until its duration was over."""
-    seconds = max(0.0, plan.duration_s - statistics.stats.elapsed_s)
+    """Bound what a workflow may have sent after its last report and until its duration was over.
+
+    It may have got any of the changes of its load, and none of the pauses."""
+    seconds = max(0.0, plan.duration_s + paused_s - statistics.stats.elapsed_s)
     if not seconds:
         return UnreportedLoad(0.0, 0)
     most = cores * RATE_PER_CORE_MAX * seconds
-    vus = max([plan.vus, *(math.ceil(each.target) for each in plan.stages if not plan.is_open)])
+    scaled = [each.vus or 0 for each in changes if each.workflow == plan.name]
+    stages = [math.ceil(each.target) for each in plan.stages if not plan.is_open]
+    vus = max([plan.vus, *stages, *scaled])
     of_users = statistics.pace().users_max(seconds, vus=vus)
     return UnreportedLoad(seconds, math.ceil(most if of_users is None else min(most, of_users)))
 
 
-def _merged_workflow(name: str, records: dict[str, Job], started_ms: int) -> WorkflowState:
+def _merged_workflow(
+    job: GlobalJob, name: str, records: dict[str, Job], started_ms: int
+) -> WorkflowState:
     found = {where: record.workflows[name] for where, record in records.items()}
     ends = {each.ended_as or JobStatus.CANCELLED for each in found.values()}
     ended_as = next((end for end in _WORST if end in ends), JobStatus.CANCELLED)
@@ -310,14 +341,20 @@ def _merged_workflow(name: str, records: dict[str, Job], started_ms: int) -> Wor
         max(0, each.ended_ms - records[where].times.started_ms) for where, each in found.items()
     ]
     problems = [each.teardown_problem for each in found.values() if each.teardown_problem]
+    began_ms = started_ms + min(began) if began else 0
+    ended_ms = started_ms + max(ended) if ended else 0
+    is_over = bool(found) and all(each.ended_ms for each in found.values())
     return WorkflowState(
         status=_STATUSES.get(ended_as, WorkflowStatus.CANCELLED),
+        changes=job.applied_changes(
+            name, began_ms=began_ms or started_ms, ended_ms=ended_ms if is_over else None
+        ),
         parts=[part for each in found.values() for part in each.parts],
         gaps=[gap for each in found.values() for gap in each.gaps],
         error="; ".join(errors) or (None if found else "it ran in no datacenter"),
         ended_as=ended_as,
-        began_ms=started_ms + min(began) if began else 0,
-        ended_ms=started_ms + max(ended) if ended else 0,
+        began_ms=began_ms,
+        ended_ms=ended_ms,
         shared_cores=sum(each.shared_cores for each in found.values()),
         teardown_problem="; ".join(problems),
     )

@@ -88,11 +88,13 @@ def global_live_view(
         elapsed_s=elapsed_s,
         workflows=workflows,
         warnings=(*job.plan.warnings, *not_completed),
-        datacenters=tuple(_load(each, progress, now_s) for each in job.counted()),
+        datacenters=tuple(_load(job, each, progress, now_s) for each in job.counted()),
     )
 
 
-def _load(part: DatacenterAssignment, progress: GlobalProgress, now_s: float) -> DatacenterLoad:
+def _load(
+    job: GlobalJob, part: DatacenterAssignment, progress: GlobalProgress, now_s: float
+) -> DatacenterLoad:
     heard = progress.heard_of(part.datacenter)
     silent_s = now_s - heard.at_s
     state, note = part.status.value, part.reason
@@ -101,7 +103,7 @@ def _load(part: DatacenterAssignment, progress: GlobalProgress, now_s: float) ->
     elif not part.has_ended and silent_s > SILENT_S:
         state, note = "silent", f"not heard for {silent_s:.0f} s"
     elif heard.began_s is not None:
-        state = "running"
+        state = "paused" if job.is_paused and not part.changes.open else "running"
     elif heard.is_ready:
         state = "ready"
     is_running = not part.has_ended

@@ -1,11 +1,15 @@
 """Three gates and two datacenters as real processes, started by `hyperscale cluster up`."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.cluster import Cluster, running_cluster
+from hyperscale.reporting.results import RunStatus
+from tests.cluster.test_load_changes import until_more, until_quiet, until_users
+from tests.lab.cluster import Cluster, leader_of, running, running_cluster
+from tests.lab.loops import on_loop
 
 SHAPE = ("--gates", "3", "--datacenters", "2", "--managers", "1", "--workers", "1")
 BOTH = ["dc1", "dc2"]
@@ -48,6 +52,38 @@ def test_the_cluster_file_names_the_datacenter_of_each_node(cluster: Cluster) ->
         **dict.fromkeys(("gate-1", "gate-2", "gate-3"), ""),
         **{f"{name}-{role}-1": name for name in BOTH for role in ("manager", "worker")},
     }
+
+
+@pytest.mark.timeout(180)
+@on_loop
+async def test_a_job_is_scaled_paused_and_resumed_in_all_datacenters(cluster: Cluster) -> None:
+    where = ("--dir", str(cluster.directory))
+    async with cluster.client() as client:
+        job = await client.submit_job(cluster.paced(vus=4, duration="8s"), datacenter_count=2)
+        await running(client, cluster, job, 50)
+        done = await asyncio.to_thread(cluster.run, "scale", job, "--vus", "10", *where)
+        assert (done.returncode, done.stdout) == (0, "the load goes to 10 users\n"), done.stderr
+        await until_users(cluster, 10)
+        done = await asyncio.to_thread(cluster.run, "scale", job, "--rate", "5/s", *where)
+        assert done.returncode == 2
+        assert "Load has users and no rate" in done.stderr
+        cluster.kill(leader_of(cluster, job))
+        await client.pause_job(job)
+        before = await until_quiet(cluster)
+        await client.resume_job(job)
+        await until_more(cluster, before)
+        final = await client.wait_for_completion(job, timeout=90)
+    (load,) = final.result.workflows
+    assert final.result.status is RunStatus.COMPLETED
+    assert [(each.kind, each.target) for each in load.changes] == [
+        ("scale", 10.0),
+        ("pause", None),
+        ("resume", None),
+    ]
+    for each in final.result.datacenter_results:
+        (mine,) = each.workflows
+        assert [change.target for change in mine.changes] == [5.0, None, None]
+    assert load.sent == cluster.counts()["total"]
 
 
 @pytest.mark.timeout(180)

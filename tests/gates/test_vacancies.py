@@ -98,7 +98,7 @@ def test_a_result_that_speaks_for_another_datacenter_is_not_taken() -> None:
     for name in ("east", "west"):
         part = jobs.job(job).assignment(name)
         assert part is not None
-        record = heard_record(jobs.job(job), part, None, cores=1)
+        record = heard_record(jobs.job(job), part, None, cores=1, now_ms=0)
         own = replace(result(job, name), result=record)
         assert checked_result(own, jobs.job(job)) == own
         foreign = replace(own, datacenter="west" if name == "east" else "east")

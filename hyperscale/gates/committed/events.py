@@ -15,6 +15,7 @@ from hyperscale.gates.slices import PlanShare
 from hyperscale.jobs.committed.events import JobOptions, JobStatus
 from hyperscale.jobs.committed.state import Reported
 from hyperscale.plan import Plan
+from hyperscale.plan.changes import LoadChange
 
 
 class LossPolicy(Enum):
@@ -127,6 +128,22 @@ class AssignmentRecalled(Struct, tag="recalled", frozen=True, kw_only=True):
     reason: str
 
 
+class GlobalLoadChanged(Struct, tag="changed", frozen=True, kw_only=True):
+    """The load of the job is scaled, paused or resumed everywhere. What each datacenter makes of it
+    is decided when this is applied, and delivered to it from then on."""
+
+    job: str
+    change: LoadChange
+
+
+class AssignmentChanged(Struct, tag="changed_datacenter", frozen=True, kw_only=True):
+    """A datacenter has taken the first `taken` changes of its part."""
+
+    job: str
+    datacenter: str
+    taken: int
+
+
 class GlobalCancelRequested(Struct, tag="cancel", frozen=True, kw_only=True):
     """The job is to end early everywhere. The first cancel decides how."""
 
@@ -160,6 +177,8 @@ GlobalJobEvent = (
     | DatacenterFinished
     | DatacenterLost
     | AssignmentRecalled
+    | GlobalLoadChanged
+    | AssignmentChanged
     | GlobalCancelRequested
     | GlobalJobFinished
     | GlobalJobReported

@@ -13,6 +13,7 @@ from hyperscale.gates.slices import PlanShare
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.state import JOB_ENDS, JOB_MOVES, JobTimes, Reported, Stop
 from hyperscale.plan import Plan
+from hyperscale.plan.changes import AppliedChange, ChangeKind, LoadChange
 
 
 class AssignmentStatus(Enum):
@@ -24,6 +25,7 @@ class AssignmentStatus(Enum):
 
 
 _A = AssignmentStatus
+_SCALE = ChangeKind.SCALE
 
 ASSIGNMENT_MOVES: dict[AssignmentStatus, frozenset[AssignmentStatus]] = {
     _A.ASSIGNED: frozenset({_A.ACCEPTED, _A.REFUSED, _A.LOST, _A.FINISHED}),
@@ -40,6 +42,25 @@ class Withdrawal(Enum):
 
     REMOVED = "removed"  # the datacenter was removed: nothing runs there
     RECALLED = "recalled"  # it waited in the queue: it is cancelled there, to go to another one
+
+
+class PartChanges(Struct, kw_only=True, omit_defaults=True):
+    """The changes of the load of one datacenter's part, in order, and how many it has taken."""
+
+    all: list[LoadChange] = field(default_factory=list)
+    taken: int = 0
+
+    @property
+    def open(self) -> list[LoadChange]:
+        return self.all[self.taken :]
+
+
+class GlobalChange(Struct, frozen=True, kw_only=True):
+    """A change of the load of the whole job."""
+
+    change: LoadChange
+    at_ms: int
+    targets: dict[str, float]  # by workflow, for all datacenters together; 0 unless it scales
 
 
 class DatacenterAssignment(Struct, kw_only=True, omit_defaults=True):
@@ -60,6 +81,7 @@ class DatacenterAssignment(Struct, kw_only=True, omit_defaults=True):
     began_ms: int = 0  # when its load began; 0: not known
     withdrawn: Withdrawal | None = None  # why another datacenter may get it
     is_late: bool = False  # its result came after the job had ended; it is in no total
+    changes: PartChanges = field(default_factory=PartChanges)
 
     @property
     def has_ended(self) -> bool:
@@ -108,6 +130,7 @@ class GlobalJob(Struct, kw_only=True, omit_defaults=True):
     reason: str = ""
     times: JobTimes = field(default_factory=JobTimes)  # started: when the start was ordered
     reported: Reported | None = None  # after its end, if gates send the result
+    changes: list[GlobalChange] = field(default_factory=list)  # of its load, in order
 
     @property
     def submitted_ms(self) -> int:
@@ -144,6 +167,43 @@ class GlobalJob(Struct, kw_only=True, omit_defaults=True):
     def has_failed_part(self) -> bool:
         """Return True if a datacenter will not complete its part."""
         return any(each.has_ended and not each.is_completed for each in self.counted())
+
+    @property
+    def is_paused(self) -> bool:
+        kinds = [each.change.kind for each in self.changes]
+        return next((k is ChangeKind.PAUSE for k in reversed(kinds) if k is not _SCALE), False)
+
+    def paused_ms(self, since_ms: int, now_ms: int) -> int:
+        """Return for how long the load was paused between two instants."""
+        total_ms, from_ms = 0, None
+        for each in self.changes:
+            if each.change.kind is ChangeKind.PAUSE:
+                from_ms = each.at_ms
+            elif each.change.kind is ChangeKind.RESUME and from_ms is not None:
+                total_ms += max(0, each.at_ms - max(from_ms, since_ms))
+                from_ms = None
+        if from_ms is not None:
+            total_ms += max(0, now_ms - max(from_ms, since_ms))
+        return total_ms
+
+    def applied_changes(
+        self, workflow: str, *, began_ms: int, ended_ms: int | None = None
+    ) -> list[AppliedChange]:
+        """Return the changes of a workflow, in the time since its load began."""
+        return [
+            AppliedChange(
+                kind=each.change.kind,
+                at_s=max(0, each.at_ms - began_ms) / 1000,
+                target=each.targets[workflow],
+                over_s=each.change.over_s,
+                by=each.change.by,
+            )
+            for each in self.changes
+            if workflow in each.targets
+            and (ended_ms is None or each.at_ms < ended_ms)
+            # A workflow does not begin during a pause.
+            and (each.change.kind is _SCALE or each.at_ms > began_ms)
+        ]
 
     def final_status(self) -> JobStatus:
         """Return what the job ends as, once every assignment has ended."""

@@ -7,8 +7,11 @@ raises `Refuse` and has changed nothing. `machine` finds the job and replies.
 from collections.abc import Callable
 from typing import Any
 
+from hyperscale.errors import InputError
+from hyperscale.gates.changes import by_workflow, split_changes
 from hyperscale.gates.committed.events import (
     AssignmentAccepted,
+    AssignmentChanged,
     AssignmentRecalled,
     AssignmentRefused,
     DatacenterFinished,
@@ -18,17 +21,23 @@ from hyperscale.gates.committed.events import (
     GlobalJobEvent,
     GlobalJobFinished,
     GlobalJobReported,
+    GlobalLoadChanged,
     GlobalStartOrdered,
 )
 from hyperscale.gates.committed.state import (
     AssignmentStatus,
     DatacenterAssignment,
+    GlobalChange,
     GlobalJob,
+    PartChanges,
     Withdrawal,
 )
+from hyperscale.gates.slices import PlanShare
 from hyperscale.jobs.committed.events import Code, JobStatus
 from hyperscale.jobs.committed.job_table import Refuse
 from hyperscale.jobs.committed.state import JOB_ENDS, Stop
+from hyperscale.jobs.committed.transitions import CHANGES_MAX
+from hyperscale.plan.changes import LoadChange, applied
 
 DATACENTERS_MAX = 100
 _STOPS = (JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.TIMEOUT)
@@ -48,7 +57,11 @@ def assigned(job: GlobalJob, event: DatacentersAssigned, now_ms: int) -> bool:
     for share in event.shares:
         if set(share.workflows) != {workflow.name for workflow in job.plan.workflows}:
             raise Refuse(Code.INVALID, f"the share of {share.datacenter} has other workflows")
-    for share in event.shares:
+    earlier = [each for made in job.changes for each in by_workflow(made.change, made.targets)]
+    if replaced is not None:
+        earlier = replaced.changes.all
+    changes = _split(job, earlier, [share.workflows for share in event.shares])
+    for share, mine in zip(event.shares, changes, strict=True):
         job.assignments.append(
             DatacenterAssignment(
                 datacenter=share.datacenter,
@@ -56,6 +69,7 @@ def assigned(job: GlobalJob, event: DatacentersAssigned, now_ms: int) -> bool:
                 workflows=share.workflows,
                 replaces=event.replaces,
                 assigned_ms=now_ms,
+                changes=PartChanges(all=mine),
             )
         )
     if replaced is not None:
@@ -159,6 +173,49 @@ def recalled(job: GlobalJob, event: AssignmentRecalled, now_ms: int) -> bool:  #
     return True
 
 
+def load_changed(job: GlobalJob, event: GlobalLoadChanged, now_ms: int) -> bool:
+    change = event.change
+    if any(each.change.id == change.id for each in job.changes):
+        return False
+    if job.stop is not None:
+        raise Refuse(Code.CANCELLING, f"global job {job.id} is being cancelled")
+    parts = [each for each in job.assignments if not each.has_ended or each.is_vacant]
+    if job.assignments and not parts:
+        raise Refuse(Code.TERMINAL, f"global job {job.id} has ended in every datacenter")
+    workflows = job.plan.workflows
+    try:
+        # Which workflows have ended is known in the datacenters, which leave those as they are.
+        names = [plan.name for plan in workflows]
+        targets = applied(change, workflows, names, is_paused=job.is_paused)
+    except InputError as error:
+        raise Refuse(Code.INVALID, error.message, hint=error.hint, job=job.id) from error
+    made = by_workflow(change, targets)
+    if len(job.changes) * len(workflows) + len(made) > CHANGES_MAX:
+        raise Refuse(Code.CAPACITY, f"the load was changed {len(job.changes):,} times: no more fit")
+    job.changes.append(GlobalChange(change=change, at_ms=now_ms, targets=targets))
+    for part, mine in zip(parts, _split(job, made, [p.workflows for p in parts]), strict=True):
+        part.changes.all += mine
+    return True
+
+
+def _split(
+    job: GlobalJob, changes: list[LoadChange], parts: list[PlanShare]
+) -> list[list[LoadChange]]:
+    if job.options.vus_per_datacenter:  # what is asked for holds for every datacenter
+        return [list(changes) for _ in parts]
+    return split_changes(changes, parts)
+
+
+def changed_datacenter(job: GlobalJob, event: AssignmentChanged, now_ms: int) -> bool:  # noqa: ARG001 -- one signature
+    changes = _assignment(job, event.datacenter).changes
+    if event.taken > len(changes.all):
+        raise Refuse(Code.INVALID, f"{event.datacenter} has taken changes that nobody made")
+    if event.taken <= changes.taken:
+        return False
+    changes.taken = event.taken
+    return True
+
+
 def cancelled(job: GlobalJob, event: GlobalCancelRequested, now_ms: int) -> bool:  # noqa: ARG001 -- one signature
     if event.status not in _STOPS:
         raise Refuse(Code.INVALID, f"no job is stopped as {event.status.value}")
@@ -211,6 +268,8 @@ GLOBAL_TRANSITIONS: dict[type[GlobalJobEvent], Callable[[GlobalJob, Any, int], b
     DatacenterFinished: finished_datacenter,
     DatacenterLost: lost,
     AssignmentRecalled: recalled,
+    GlobalLoadChanged: load_changed,
+    AssignmentChanged: changed_datacenter,
     GlobalCancelRequested: cancelled,
     GlobalJobFinished: job_finished,
     GlobalJobReported: reported,

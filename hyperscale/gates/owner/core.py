@@ -12,6 +12,7 @@ from typing import Any
 
 from hyperscale.gates.committed.events import (
     AssignmentAccepted,
+    AssignmentChanged,
     AssignmentRefused,
     DatacenterFinished,
     DatacentersAssigned,
@@ -25,13 +26,15 @@ from hyperscale.gates.datacenters.routing import DatacenterChoice, RoutingRefusa
 from hyperscale.gates.messages import (
     AssignJob,
     AssignmentAnswer,
+    AssignmentCommand,
     AssignmentReply,
-    CancelAssignment,
+    ChangeAssignment,
     DeliverAssignmentResult,
     ReportAssignment,
     ReportAssignmentReply,
     StartAssignment,
 )
+from hyperscale.gates.owner.deliveries import delivery_key
 from hyperscale.gates.owner.events import (
     AnswerDatacenter,
     AssignmentAnswered,
@@ -140,13 +143,13 @@ class GlobalJobOwner:
 
     def _answered(self, event: AssignmentAnswered) -> None:
         state, command, reply = self.state, event.command, event.reply
-        key = (command.job, event.datacenter, type(command).__name__)
+        key = delivery_key(event.datacenter, command)
         job = self._machine.job(command.job)
         if reply is None:
             state.deliveries.failed(key, now_s=state.now_s)
             state.datacenters.cool_down(event.datacenter, now_s=state.now_s)
             return
-        # Assignments and cancels are over when the answer is committed: its proposal may fail.
+        # The others are over when the answer is committed: its proposal may fail.
         is_start = isinstance(command, StartAssignment)
         is_done = is_start and reply.answer is AssignmentAnswer.OK
         state.deliveries.answered(key, is_done=is_done, now_s=state.now_s)
@@ -160,7 +163,7 @@ class GlobalJobOwner:
         self,
         job: GlobalJob,
         datacenter: str,
-        command: AssignJob | StartAssignment | CancelAssignment,
+        command: AssignmentCommand,
         reply: AssignmentReply,
     ) -> None:
         state = self.state
@@ -177,6 +180,11 @@ class GlobalJobOwner:
             state.propose(
                 AssignmentAccepted(job=job.id, datacenter=datacenter, local_job=reply.local_job)
             )
+        elif isinstance(command, ChangeAssignment):
+            if reply.answer is AssignmentAnswer.OK:
+                state.propose(
+                    AssignmentChanged(job=job.id, datacenter=datacenter, taken=command.taken)
+                )
         elif reply.answer is AssignmentAnswer.REFUSED:
             # Also in reply to a cancel, if the reply to the assignment was lost.
             state.datacenters.cool_down(datacenter, now_s=state.now_s)

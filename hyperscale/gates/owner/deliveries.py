@@ -7,6 +7,7 @@ state; this is only the pace, so a new owner begins with an empty table.
 
 from dataclasses import dataclass
 
+from hyperscale.gates.messages import AssignmentCommand, ChangeAssignment
 from hyperscale.gates.owner.events import OwnerTimeouts
 from hyperscale.wire.retries import BreakerState, CircuitBreaker
 
@@ -14,6 +15,13 @@ _WINDOW_S = 86_400.0  # failures in a row count, however far apart
 
 DeliveryKey = tuple[str, str, str]
 """Job, datacenter, kind of command."""
+
+
+def delivery_key(datacenter: str, command: AssignmentCommand) -> DeliveryKey:
+    kind = type(command).__name__
+    if isinstance(command, ChangeAssignment):  # one with more changes is another command
+        kind += f" {command.taken}"
+    return (command.job, datacenter, kind)
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from hyperscale.gates.datacenters.routing import (
     choose_datacenters,
 )
 from hyperscale.gates.deadlines import datacenter_deadline_ms
-from hyperscale.gates.messages import AssignJob, CancelAssignment, StartAssignment
+from hyperscale.gates.messages import AssignJob, CancelAssignment, ChangeAssignment, StartAssignment
 from hyperscale.gates.owner.state import GlobalProgress, OwnerState
 from hyperscale.gates.results import heard_record
 from hyperscale.gates.slices import PlanShare, sliced, split_plan, split_problem, whole_plan
@@ -175,6 +175,8 @@ class GlobalReconciler:
             )
         elif assignment.status is AssignmentStatus.ASSIGNED:
             self._deliver_assignment(job, assignment)
+        elif assignment.changes.open:
+            self._deliver_changes(job, assignment)
         elif job.started_ms and progress.heard_of(assignment.datacenter).is_ready:
             self._deliver_start(job, progress, assignment)
 
@@ -186,6 +188,19 @@ class GlobalReconciler:
             assignment.datacenter,
             CancelAssignment(
                 job=job.id, group=state.group, term=state.term, reason=reason, status=status
+            ),
+        )
+
+    def _deliver_changes(self, job: GlobalJob, assignment: DatacenterAssignment) -> None:
+        state, changes = self._state, assignment.changes
+        state.deliver(
+            assignment.datacenter,
+            ChangeAssignment(
+                job=job.id,
+                group=state.group,
+                term=state.term,
+                changes=changes.open,
+                taken=len(changes.all),
             ),
         )
 
@@ -209,7 +224,7 @@ class GlobalReconciler:
 
     def _deliver_assignment(self, job: GlobalJob, assignment: DatacenterAssignment) -> None:
         state = self._state
-        left_s = (datacenter_deadline_ms(job, assignment) - state.now_ms) / 1000
+        left_s = self._left_s(job, assignment)
         if left_s <= 0:
             return  # too late to begin; whether it has begun shows before it is lost
         state.deliver(
@@ -241,7 +256,8 @@ class GlobalReconciler:
         rtt_s = state.datacenters.rtts_s.get(assignment.datacenter, 0.0)
         start_in_s = progress.start_at_s - state.now_s - rtt_s / 2
         # By committed time: this owner may not be the one that ordered the start.
-        late_s = (state.now_ms - job.started_ms) / 1000 - state.timeouts.start_in_s + rtt_s / 2
+        ran_ms = state.now_ms - job.started_ms - job.paused_ms(job.started_ms, state.now_ms)
+        late_s = ran_ms / 1000 - state.timeouts.start_in_s + rtt_s / 2
         state.deliver(
             assignment.datacenter,
             StartAssignment(
@@ -285,7 +301,9 @@ class GlobalReconciler:
                 job=job.id,
                 datacenter=name,
                 reason=reason,
-                result=heard_record(job, assignment, heard.statistics, cores=cores),
+                result=heard_record(
+                    job, assignment, heard.statistics, cores=cores, now_ms=state.now_ms
+                ),
                 began_ms=0 if heard.began_s is None else max(1, state.ms_of(heard.began_s)),
                 is_removed=is_removed,
             )
@@ -295,9 +313,13 @@ class GlobalReconciler:
         self, job: GlobalJob, progress: GlobalProgress, assignment: DatacenterAssignment
     ) -> bool:
         state = self._state
-        late_s = (state.now_ms - datacenter_deadline_ms(job, assignment)) / 1000
+        late_s = -self._left_s(job, assignment)
         silent_s = state.now_s - progress.heard_of(assignment.datacenter).at_s
         return min(late_s, silent_s) >= job.options.lost_after_s
+
+    def _left_s(self, job: GlobalJob, assignment: DatacenterAssignment) -> float:
+        now_ms = self._state.now_ms
+        return (datacenter_deadline_ms(job, assignment, now_ms=now_ms) - now_ms) / 1000
 
     def _enforce(self, job: GlobalJob, progress: GlobalProgress) -> None:
         """Stop a job that takes too long, that no datacenter reports on, or that has failed."""

@@ -13,7 +13,7 @@ from hyperscale.gates.committed.state import DatacenterAssignment, GlobalJob
 from hyperscale.gates.messages import AssignmentCommand, AssignmentResultReply
 from hyperscale.gates.owner.datacenter_statistics import DatacenterStatistics
 from hyperscale.gates.owner.datacenter_table import DatacenterTable
-from hyperscale.gates.owner.deliveries import Deliveries
+from hyperscale.gates.owner.deliveries import Deliveries, delivery_key
 from hyperscale.gates.owner.events import (
     AnswerDatacenter,
     OwnerEffect,
@@ -23,6 +23,7 @@ from hyperscale.gates.owner.events import (
 )
 from hyperscale.jobs.committed.state import decode_job
 from hyperscale.jobs.leader.statistics import WorkflowStatistics, decode_report
+from hyperscale.plan.changes import LoadSchedule
 
 
 @dataclass(slots=True)
@@ -48,6 +49,7 @@ class GlobalProgress:
     refused: set[str] = field(default_factory=set)
     start_at_s: float | None = None
     statistics: dict[str, WorkflowStatistics] = field(default_factory=dict)
+    changes_known: int = 0  # of the load, in the statistics
 
     def heard_of(self, datacenter: str) -> Heard:
         """Return the reports of a datacenter; it counts as heard when this owner took over."""
@@ -59,6 +61,11 @@ class GlobalProgress:
             for part in job.assignments:
                 if part.result:
                     self._remember(part)  # it had ended before this gate owned the job
+        if self.changes_known != len(job.changes):
+            self.changes_known = len(job.changes)
+            for plan in job.plan.workflows:
+                changes = job.applied_changes(plan.name, began_ms=job.started_ms)
+                self.statistics[plan.name].stats.schedule = LoadSchedule(plan, changes)
         return self.statistics
 
     def _remember(self, part: DatacenterAssignment) -> None:
@@ -153,7 +160,7 @@ class OwnerState:
 
     def deliver(self, datacenter: str, command: AssignmentCommand) -> None:
         """Send a command, if it is due."""
-        key = (command.job, datacenter, type(command).__name__)
+        key = delivery_key(datacenter, command)
         if self.deliveries.is_due(key, now_s=self.now_s):
             self.effects.append(SendAssignment(datacenter, command))
 
@@ -168,5 +175,5 @@ class OwnerState:
 
 def _key(event: GlobalEvent) -> tuple[Any, ...]:
     """Return a key that is the same for two proposals that decide the same thing."""
-    fields = ("key", "job", "datacenter", "replaces")
+    fields = ("key", "job", "datacenter", "replaces", "taken")
     return (type(event), *(getattr(event, name, None) for name in fields))

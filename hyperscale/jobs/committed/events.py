@@ -85,6 +85,8 @@ class LoadChanged(Struct, tag="changed", frozen=True, kw_only=True):
 
     job: str
     change: LoadChange
+    is_of_gates: bool = False
+    """Of all datacenters: one that does not fit here is noted as taken, and changes nothing."""
 
 
 class PartDispatch(Struct, frozen=True):

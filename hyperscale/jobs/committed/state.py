@@ -257,6 +257,7 @@ class DatacenterRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     replaces: str = ""
     replaced_by: str = ""
     late_result: bytes = b""  # its record, if it came after the end of the job: in no total
+    changes: dict[str, list[AppliedChange]] = field(default_factory=dict)  # by workflow
 
 
 class Reported(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -274,6 +275,11 @@ class JobControl(Struct, kw_only=True, omit_defaults=True):
     released_s: float | None = None
     change_ids: list[str] = field(default_factory=list)  # of all changes of its load
     paused_ms: int = 0  # since when its load is paused; 0: it is not
+    pauses_ms: int = 0  # for how long it was paused before that
+
+    def paused_s(self, now_ms: int) -> float:
+        """Return for how long the load was paused so far, in all."""
+        return (self.pauses_ms + (now_ms - self.paused_ms if self.paused_ms else 0)) / 1000
 
 
 class Job(Struct, kw_only=True, omit_defaults=True):

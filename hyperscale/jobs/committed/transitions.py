@@ -397,10 +397,15 @@ def load_changed(job: Job, event: LoadChanged, now_ms: int) -> bool:
     try:
         targets = applied(change, job.plan.workflows, live, is_paused=bool(job.control.paused_ms))
     except InputError as error:
-        raise Refuse(Code.INVALID, error.message, hint=error.hint, job=job.id) from error
-    job.control.change_ids.append(change.id)
-    if change.kind is not ChangeKind.SCALE:
-        job.control.paused_ms = now_ms if change.kind is ChangeKind.PAUSE else 0
+        if not event.is_of_gates:
+            raise Refuse(Code.INVALID, error.message, hint=error.hint, job=job.id) from error
+        targets = {}
+    control = job.control
+    control.change_ids.append(change.id)
+    if targets and change.kind is not ChangeKind.SCALE:
+        is_pause = change.kind is ChangeKind.PAUSE
+        control.pauses_ms += 0 if is_pause else now_ms - control.paused_ms
+        control.paused_ms = now_ms if is_pause else 0
     for name, target in targets.items():
         workflow = job.workflows[name]
         if not workflow.began_ms and change.kind is not ChangeKind.SCALE:

@@ -66,7 +66,7 @@ class Reconciler:
             )
             return
         before = len(state.effects)
-        is_late = progress.deadline_s is not None and state.now_s >= progress.deadline_s
+        is_late = self._is_late(job, progress)
         if is_late and job.stop is None:
             reason = f"the job's timeout of {job.options.timeout_s:g} s was over"
             state.propose(CancelRequested(job=job.id, reason=reason, status=JobStatus.TIMEOUT))
@@ -87,6 +87,16 @@ class Reconciler:
             progress.thresholds_at_s = state.now_s + self._timeouts.thresholds_s
             self._abort_on_threshold(job, progress)
         state.effects[before:] = _count_together(state.effects[before:])
+
+    def _is_late(self, job: Job, progress: JobProgress) -> bool:
+        """Return True if the timeout of a job is over. Of a part of a global job it is the deadline
+        that the gates allow it without them, which does not count pauses."""
+        state, deadline_s = self._state, progress.deadline_s
+        if deadline_s is None or state.now_s < deadline_s:
+            return False
+        is_part = job.options.part_of is not None
+        paused_s = job.control.paused_s(state.time.read_ms(state.now_s)) if is_part else 0.0
+        return state.now_s >= deadline_s + paused_s
 
     def _stop_workflow(self, job: Job, name: str, workflow: WorkflowState, reason: str) -> None:
         for index, part in enumerate(workflow.parts):

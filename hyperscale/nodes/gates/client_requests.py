@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from hyperscale.client.messages import (
     CancelJob,
     CancelJobReply,
+    ChangeLoad,
+    ChangeLoadReply,
     GetJob,
     GetJobRecord,
     GetJobReply,
@@ -24,6 +26,7 @@ from hyperscale.gates.committed.events import (
     DatacenterFinished,
     GlobalCancelRequested,
     GlobalJobSubmitted,
+    GlobalLoadChanged,
     GlobalOptions,
     decode_global,
     encode_global,
@@ -50,6 +53,7 @@ from hyperscale.nodes.gates.owners import GlobalOwners
 from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.job_routing import (
     JobRouting,
+    change_reply,
     chunks_of,
     left_s,
     listed,
@@ -180,6 +184,18 @@ class GateRequests:
             code=Code.OK if reply.ok else reply.code,
             error=reply.error,
         )
+
+    async def change(self, call: InboundCall, change: ChangeLoad) -> ChangeLoadReply:
+        """Commit a change of a job's load; the owner brings it to every datacenter."""
+        group = self._routing.group_of(change.job)
+        event = GlobalLoadChanged(job=change.job, change=change.change)
+        done = await self._ledger.execute(group, encode_global(event), timeout_s=left_s(call))
+        reply = decode_reply(done.reply)
+        if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:
+            known = (await self.get_job(call, GetJob(job=change.job))).job
+            if known is not None and known.ended_ms:
+                return ChangeLoadReply(accepted=False, status=known.status, code=Code.TERMINAL)
+        return change_reply(reply)
 
     # -- routing ----------------------------------------------------------------------------
 

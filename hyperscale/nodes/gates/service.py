@@ -220,6 +220,7 @@ class GatesService(NodeService):
 _OF_CLIENTS: dict[type[Struct], Callable[..., Any]] = {
     client_messages.SubmitJob: lambda parts, *call: parts.requests.submit(*call),
     client_messages.CancelJob: lambda parts, *call: parts.requests.cancel(*call),
+    client_messages.ChangeLoad: lambda parts, *call: parts.requests.change(*call),
     client_messages.GetJob: lambda parts, *call: parts.requests.get_job(*call),
     client_messages.ListJobs: lambda parts, *call: parts.requests.list_jobs(*call),
     messages.RouteJob: lambda parts, *call: parts.requests.route(*call),

@@ -38,7 +38,7 @@ from hyperscale.ledger.topology import NodeState
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.client_queries import ClientQueries
-from hyperscale.nodes.jobs.job_routing import ANSWER_S, JobRouting, left_s
+from hyperscale.nodes.jobs.job_routing import ANSWER_S, JobRouting, change_reply, left_s
 from hyperscale.nodes.jobs.job_secrets import JobSecrets
 from hyperscale.nodes.member import MemberNode
 from hyperscale.nodes.reports.reporters import NodeReporters
@@ -179,12 +179,7 @@ class ClientCommands:
             known = (await self._queries.get_job(call, GetJob(job=change.job))).job
             if known is not None and known.status in JOB_ENDS:
                 return ChangeLoadReply(accepted=False, status=known.status, code=Code.TERMINAL)
-        return ChangeLoadReply(
-            accepted=reply.ok or reply.code is Code.DUPLICATE,
-            code=Code.OK if reply.ok else reply.code,
-            error=reply.error,
-            hint=reply.hint,
-        )
+        return change_reply(reply)
 
     async def drain(self, _call: InboundCall, drain: DrainNode) -> DrainNodeReply:
         """Drain a worker, or a manager's seats in the ledger."""

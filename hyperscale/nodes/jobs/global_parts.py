@@ -21,6 +21,7 @@ from hyperscale.gates.messages import (
     AssignmentReply,
     AssignmentResultReply,
     CancelAssignment,
+    ChangeAssignment,
     CrossClusterAck,
     CrossClusterProbe,
     DatacenterReport,
@@ -50,6 +51,7 @@ from hyperscale.jobs.committed.events import (
     Code,
     JobEvent,
     JobReleased,
+    LoadChanged,
     SubmissionRevoked,
     decode_reply,
     encode,
@@ -117,6 +119,7 @@ class GlobalParts(NodeService):
         )
         handlers.add(AssignJob, self._assign)
         handlers.add(StartAssignment, self._start)
+        handlers.add(ChangeAssignment, self._change)
         handlers.add(CancelAssignment, self._cancel)
         handlers.add(CrossClusterProbe, self._acknowledge)
 
@@ -160,6 +163,14 @@ class GlobalParts(NodeService):
         # The commit takes a few milliseconds in every datacenter, so the wait comes before it.
         await asyncio.sleep(min(command.start_in_ms / 1000, _CALL_S / 2))
         await self._execute(local, JobReleased(job=local, elapsed_s=command.elapsed_s))
+        return AssignmentReply(answer=AssignmentAnswer.OK, local_job=local)
+
+    async def _change(self, call: InboundCall, command: ChangeAssignment) -> AssignmentReply:
+        local = await self._local_job(call, command.job)
+        if not local:
+            return AssignmentReply(answer=AssignmentAnswer.RETRY, reason="not assigned here")
+        for change in command.changes:  # a part that has ended refuses them, and needs none
+            await self._execute(local, LoadChanged(job=local, change=change, is_of_gates=True))
         return AssignmentReply(answer=AssignmentAnswer.OK, local_job=local)
 
     async def _cancel(self, call: InboundCall, command: CancelAssignment) -> AssignmentReply:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from hyperscale.client.messages import (
     BLOB_CHUNK_BYTES,
+    ChangeLoadReply,
     GetJobRecord,
     ListJobs,
     ListJobsReply,
@@ -20,6 +21,7 @@ from hyperscale.client.messages import (
     WatchJobUpdate,
 )
 from hyperscale.errors import InputError
+from hyperscale.jobs.committed.events import Code, Reply
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.state import JobView
 from hyperscale.ledger.server.ledger import Ledger
@@ -167,6 +169,16 @@ def listed(views: dict[str, JobView], request: ListJobs, missing: list[str]) -> 
     found = [view for view in views.values() if not (request.live_only and view.ended_ms)]
     found.sort(key=lambda view: view.submitted_ago_s or 0.0)
     return ListJobsReply(jobs=found[: request.limit], missing=missing)
+
+
+def change_reply(reply: Reply) -> ChangeLoadReply:
+    """Return what the submitter of a change gets for the machine's reply."""
+    return ChangeLoadReply(
+        accepted=reply.ok or reply.code is Code.DUPLICATE,
+        code=Code.OK if reply.ok else reply.code,
+        error=reply.error,
+        hint=reply.hint,
+    )
 
 
 def no_such_job(job: str) -> RemoteError:

@@ -16,6 +16,7 @@ from hyperscale.jobs.committed.events import (
     JobFinished,
     JobOptions,
     JobStatus,
+    LoadChanged,
     PartDispatch,
     PartEnded,
     PartRedispatched,
@@ -29,6 +30,7 @@ from hyperscale.jobs.committed.machine import Applied, JobMachine
 from hyperscale.jobs.committed.state import Job, WorkflowStatus, decode_job
 from hyperscale.ledger.replica import key_slot_of
 from hyperscale.plan import StateKind, StatePlan
+from hyperscale.plan.changes import ChangeKind, LoadChange
 from hyperscale.plan.context import MissingContextError, Provided, decode_received, encode_provided
 from hyperscale.plan.status import PartStatus
 from tests.lab.job_builders import plan, report, submission, workflow
@@ -552,3 +554,25 @@ def test_a_repeated_part_of_a_global_job_is_the_same_job_although_less_time_is_l
     assert log.put(submission("alone", options=JobOptions(timeout_s=100.0))).ok
     other = log.put(submission("alone", options=JobOptions(timeout_s=90.0)))
     assert "another submission" in other.error
+
+
+def test_a_change_of_the_gates_that_does_not_fit_is_taken_once_and_changes_nothing() -> None:
+    log = MachineLog()
+    job = log.submit()
+    resume = LoadChange(id="a", kind=ChangeKind.RESUME)
+    pause = LoadChange(id="b", kind=ChangeKind.PAUSE)
+    assert log.put(LoadChanged(job=job, change=resume)).code is Code.INVALID
+    assert log.put(LoadChanged(job=job, change=resume, is_of_gates=True)).ok
+    assert log.put(LoadChanged(job=job, change=pause)).ok
+    again = log.put(LoadChanged(job=job, change=resume, is_of_gates=True))
+    assert again.code is Code.DUPLICATE
+    assert log.job(job).control.paused_ms
+
+
+def test_pauses_add_up() -> None:
+    log = MachineLog()
+    job = log.submit()
+    for number, kind in enumerate((ChangeKind.PAUSE, ChangeKind.RESUME, ChangeKind.PAUSE)):
+        log.put(LoadChanged(job=job, change=LoadChange(id=str(number), kind=kind)))
+    control = log.job(job).control
+    assert control.paused_s(log.stamp_ms + 500) == 0.01 + 0.5
