@@ -2,21 +2,27 @@
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from hyperscale.config import parse_whole
 from hyperscale.errors import InputError
 from hyperscale.wire.certificate_identity import CertificateIdentity, check_name
 from hyperscale.wire.certificates import CertificateAndKey, make_authority, make_certificate
+from hyperscale.wire.client_access import ClientRole
 from hyperscale.wire.roles import Role
 
-_ROLES = ("manager", "worker", "gate", "client", "operator")
+_ROLES = ("manager", "worker", "gate", "client", "operator")  # a certificate each by default
+_OF_CLIENTS = {"client": ClientRole.SUBMITTER} | {str(role): role for role in ClientRole}
 _DAYS_MAX = 36_500
 
 DESCRIPTION = """\
 Create a certificate authority and certificates for nodes, clients and operators of a cluster
 without a PKI. Role, cluster and environment are in the subject alternative names, where nodes
 check them. With certificates, connections use mutual TLS 1.3.
+
+Certificates with --name and the role viewer, submitter or operator prove that name: they may do
+what the role permits, and a submitter's jobs are closed to other submitters (docs/security.md).
 
 The authority (ca.pem, ca-key.pem) is created once and reused. Existing files are never
 overwritten. Keep ca-key.pem off the nodes: a node needs ca.pem and its own certificate and key.
@@ -30,7 +36,9 @@ examples:
       --role worker --name worker-7 --host 10.0.0.7 --host worker-7.internal
         one more certificate, for this worker, signed by the authority in certs/
   hyperscale certs --cluster acme --environment prod --out certs --role operator --name alice
-        a certificate for an operator, as 'hyperscale members' needs it
+        a certificate for the operator alice
+  hyperscale certs --cluster acme --environment prod --out certs --role submitter --name bob
+        a certificate for bob, who may submit jobs and change his own
 """
 
 
@@ -43,10 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--role",
         action="append",
-        choices=_ROLES,
+        choices=(*_ROLES, *(role for role in _OF_CLIENTS if role not in _ROLES)),
         metavar="ROLE",
-        help=f"{', '.join(_ROLES)}; repeat the flag for more, which --name puts into one "
-        "certificate (default: one certificate per role)",
+        help=f"{', '.join(_ROLES)}, viewer, submitter; repeat the flag for more, which --name puts "
+        "into one certificate (default: one certificate per role)",
     )
     add("--name", metavar="NAME", help="file and subject name, needs --role (default: the role)")
     about = "bind the certificate to one node id (default: any)"
@@ -67,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
     days, ca_days = _days(args.days, "--days"), _days(args.ca_days, "--ca-days")
     if args.name and not args.role:
         raise InputError("--name needs --role", hint="such as --role worker --name worker-7")
+    client_role = _client_role(args.role or (), args.name)
     chosen = [args.role] if args.name else [[role] for role in args.role or _ROLES]
     names = [args.name or roles[0] for roles in chosen]
     folder = Path(args.out)
@@ -96,17 +105,40 @@ def run(args: argparse.Namespace) -> int:
     hosts = args.host or ["localhost", "127.0.0.1", "::1"]
     for roles, name, pair in zip(chosen, names, paths, strict=True):
         vouched = CertificateIdentity(
-            roles=frozenset(Role(role) for role in roles),
+            roles=frozenset(_connection_role(role) for role in roles),
             cluster=args.cluster,
             environment=args.environment,
             datacenter=args.datacenter,
             node_id=args.node_id,
+            client=args.name if client_role else "",
+            client_role=client_role,
         )
         _write(pair, make_certificate(authority, vouched, name=name, hosts=hosts, days=days))
     print(f"{'created' if is_new else 'used'} {ca_paths[0]}  (key: {ca_paths[1]}, keep it safe)")
     for roles, pair in zip(chosen, paths, strict=True):
         print(f"created {pair[0]}  {', '.join(roles)}  (key: {pair[1]})")
     return 0
+
+
+def _client_role(roles: Sequence[str], name: str | None) -> ClientRole | None:
+    """Return the role of the client that the certificate names; None if it names none."""
+    of_clients = [_OF_CLIENTS[role] for role in roles if role in _OF_CLIENTS]
+    if not name:
+        unnamed = [role for role in roles if role in _OF_CLIENTS and role not in _ROLES]
+        if unnamed:
+            raise InputError(f"--role {unnamed[0]} needs --name", hint="such as --name alice")
+        return None
+    if of_clients and len(of_clients) < len(roles):
+        raise InputError(
+            f"--role {' and '.join(roles)}: one certificate is for a node or for a client"
+        )
+    return max(of_clients, key=list(ClientRole).index, default=None)
+
+
+def _connection_role(role: str) -> Role:
+    """Return the role of connections that a certificate is for: viewers and submitters connect as
+    clients."""
+    return Role(role) if role in set(Role) else Role.CLIENT
 
 
 def _days(text: str, flag: str) -> int:

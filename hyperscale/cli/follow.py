@@ -12,9 +12,11 @@ from hyperscale.cli.output import Destination
 from hyperscale.cli.printing import print_warning
 from hyperscale.cli.signals import uninterrupted, unless_interrupted
 from hyperscale.client.client import HyperscaleClient
+from hyperscale.client.manager_connections import NotAllowedError
 from hyperscale.client.messages import OutputLine
 from hyperscale.client.updates import display_of, with_results
-from hyperscale.reporting.exit_codes import ExitCode
+from hyperscale.jobs.committed.events import JobStatus
+from hyperscale.reporting.exit_codes import ExitCode, exit_code_of_run
 from hyperscale.reporting.reporter import Sink
 from hyperscale.reporting.results import RunResult
 from hyperscale.runner.control import RunControl
@@ -36,6 +38,7 @@ async def follow_to_end(
     cluster = cluster_words(args)
     log_dir = Path(args.log_dir) if vars(args).get("log_dir") else None
     result: RunResult | None = None
+    is_of_others = False
     control = RunControl()
     control.attach(partial(client.change_load, job))
     with (
@@ -55,7 +58,10 @@ async def follow_to_end(
             following = _show(client, job, ui, _TestOutput(output, log_dir, ui))
             last = await unless_interrupted(following, name="follow")
         if last is not None:
-            result = await unless_interrupted(client.get_results(job), name="results")
+            try:
+                result = await unless_interrupted(client.get_results(job), name="results")
+            except NotAllowedError:
+                is_of_others = True
         if last is not None and result is not None:
             ui.update(with_results(last, result))
             problems = await destination.publish(result, ui, reporters)
@@ -65,6 +71,8 @@ async def follow_to_end(
             f"'hyperscale cancel {job}{cluster}'"
         )
         return ExitCode.INTERRUPTED
+    if is_of_others:
+        return await _end_of_others(client, job)
     if result is None:
         print_warning(f"job {job} has ended; see it with 'hyperscale results {job}{cluster}'")
         return ExitCode.INTERRUPTED
@@ -75,6 +83,18 @@ async def follow_to_end(
             "writes them again"
         )
     return result.exit_code
+
+
+async def _end_of_others(client: HyperscaleClient, job: str) -> int:
+    """Say how a job has ended whose results are not for this client."""
+    view = (await client.get_job(job)).job
+    print_warning(
+        f"job {job} has ended: {view.status.value}; its results are for its owner and for operators"
+    )
+    is_completed = view.status is JobStatus.COMPLETED
+    return exit_code_of_run(
+        is_completed=is_completed, passed=is_completed, was_aborted=bool(view.aborted_by)
+    )
 
 
 async def _show(client: HyperscaleClient, job: str, ui: Ui, logs: "_TestOutput") -> RunView:

@@ -67,7 +67,11 @@ def connection_words(args: argparse.Namespace, *, key_flag: str) -> list[str]:
 
 def _connection_settings() -> list[Setting]:
     names = ("node.cluster", "node.environment")
-    return [each for each in settings() if each.section == "security" or each.name in names]
+    return [
+        each
+        for each in settings()
+        if (each.section == "security" and each.key != "clients_file") or each.name in names
+    ]
 
 
 def _add_file(group: Any, *flags: str) -> None:

@@ -34,7 +34,7 @@ from hyperscale.client.inputs import (
     options_of,
 )
 from hyperscale.client.load_changes import JobLoadControl
-from hyperscale.client.manager_connections import Address
+from hyperscale.client.manager_connections import Address, NotAllowedError
 from hyperscale.client.messages import (
     CancelJob,
     CancelJobReply,
@@ -266,7 +266,8 @@ class HyperscaleClient(JobLoadControl):
         """Return the job's state now; raise `InputError` if there is no such job."""
         news = await self.get_job(job_id)
         if news.job.status in JOB_ENDS:
-            with suppress(RunError):  # no manager has the record: return the status without it
+            # No manager has the record, or it is not for this client: the status is without it.
+            with suppress(RunError, NotAllowedError):
                 result = await self.get_results(job_id, within_s=_STATUS_S)
                 return final_of(result, news.job).as_status()
         return status_of(news)

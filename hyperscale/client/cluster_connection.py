@@ -16,6 +16,7 @@ from msgspec import Struct
 from hyperscale.client.manager_connections import (
     Address,
     ManagerConnections,
+    NotAllowedError,
     dial_reason,
     user_error,
 )
@@ -177,7 +178,8 @@ async def operator_connection(
     config: NodeConfig, host: str, port: int, *, timeout_s: float
 ) -> AsyncIterator[Connection]:
     """Connect to one node as an operator, for at most `timeout_s`; errors are for people."""
-    local = introduction(config, Role.OPERATOR, f"operator-{secrets.token_hex(6)}")
+    role = asking_role(config) if config.security.certificate else Role.OPERATOR
+    local = introduction(config, role, f"operator-{secrets.token_hex(6)}")
     where = format_address(host, port)
     try:
         async with PeerServer(local, security_of(config)) as server, asyncio.timeout(timeout_s):
@@ -193,6 +195,8 @@ async def operator_connection(
                 f"{where} is a node of a role that does not answer this question",
                 hint="give the address of a manager or, with --datacenter, of a gate",
             ) from error
+        if error.code is RemoteErrorCode.ROLE:
+            raise NotAllowedError(error.detail, hint=error.hint) from error
         if error.code is RemoteErrorCode.INVALID:
             raise InputError(error.message, hint=error.hint) from error
         raise RunError(f"{where}: {error}") from error

@@ -89,6 +89,10 @@ class WrongSecretError(InputError):
     """The node belongs to a cluster with another secret, or with none."""
 
 
+class NotAllowedError(InputError):
+    """The credential of this client does not permit the request."""
+
+
 class ManagerConnections:
     """The managers that a client knows, in the order in which it asks them.
 
@@ -171,6 +175,8 @@ class ManagerConnections:
             refusals[address] = error.message
             return error
         except RemoteError as error:
+            if error.code is RemoteErrorCode.ROLE:
+                raise NotAllowedError(error.detail, hint=error.hint) from error
             if error.code not in TRANSIENT_CODES:
                 raise
             refusals[address] = short_reason(error)
@@ -205,6 +211,8 @@ class ManagerConnections:
             where = format_address(*address)
             raise CallError(f"{where} sent nothing for {silence_s:g} s") from None
         except CallError as error:
+            if isinstance(error, RemoteError) and error.code is RemoteErrorCode.ROLE:
+                raise NotAllowedError(error.detail, hint=error.hint) from error
             self._ask_last(address, disconnect=not isinstance(error, RemoteError))
             raise
 

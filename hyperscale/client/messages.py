@@ -14,6 +14,7 @@ from hyperscale.membership.events import MemberState
 from hyperscale.plan import Plan
 from hyperscale.plan.changes import LoadChange
 from hyperscale.stats.view import RunView
+from hyperscale.wire.client_access import Permission
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import Role
 
@@ -29,6 +30,7 @@ BLOB_CHUNK_BYTES = 512 * 1024
     size=SizeClass.MEDIUM,
     senders=_ASKING,
     rate_per_10s=5_000,
+    permission=Permission.SUBMIT,
 )
 class PutBlob(Struct, frozen=True, kw_only=True):
     """A piece of a bundle, in order from offset 0; an empty piece asks for the next offset.
@@ -56,7 +58,13 @@ class KeepBlob(Struct, frozen=True, kw_only=True):
     size: int
 
 
-@message(kind=453, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_ASKING)
+@message(
+    kind=453,
+    priority=MessagePriority.HIGH,
+    size=SizeClass.LARGE,
+    senders=_ASKING,
+    permission=Permission.SUBMIT,
+)
 class SubmitJob(Struct, frozen=True, kw_only=True):
     """Submits a job whose bundle was uploaded before (`PutBlob`). -> SubmitJobReply"""
 
@@ -98,7 +106,13 @@ class SubmitJobReply(Struct, frozen=True, kw_only=True):
     retry_after_s: float = 0.0
 
 
-@message(kind=455, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
+@message(
+    kind=455,
+    priority=MessagePriority.NORMAL,
+    size=SizeClass.SMALL,
+    senders=_ASKING,
+    permission=Permission.LOOK,
+)
 class GetJob(Struct, frozen=True, kw_only=True):
     """-> GetJobReply"""
 
@@ -128,7 +142,13 @@ class OutputLine(Struct, frozen=True, kw_only=True):
     """Unique among the lines of the attempt; 0 if the node does not number its lines."""
 
 
-@message(kind=457, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
+@message(
+    kind=457,
+    priority=MessagePriority.NORMAL,
+    size=SizeClass.SMALL,
+    senders=_ASKING,
+    permission=Permission.LOOK,
+)
 class WatchJob(Struct, frozen=True, kw_only=True):
     """-> a stream of WatchJobUpdate; in the last one the job has ended.
 
@@ -147,7 +167,13 @@ class WatchJobUpdate(Struct, frozen=True, kw_only=True):
     output: list[OutputLine] = field(default_factory=list)
 
 
-@message(kind=459, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_ASKING)
+@message(
+    kind=459,
+    priority=MessagePriority.CRITICAL,
+    size=SizeClass.SMALL,
+    senders=_ASKING,
+    permission=Permission.OWN,
+)
 class CancelJob(Struct, frozen=True, kw_only=True):
     """Cancels a job; repeating it is harmless. -> CancelJobReply"""
 
@@ -167,7 +193,13 @@ class CancelJobReply(Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-@message(kind=474, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_ASKING)
+@message(
+    kind=474,
+    priority=MessagePriority.CRITICAL,
+    size=SizeClass.SMALL,
+    senders=_ASKING,
+    permission=Permission.OWN,
+)
 class ChangeLoad(Struct, frozen=True, kw_only=True):
     """Scale, pause or resume the load of a job; repeating it is harmless. -> ChangeLoadReply"""
 
@@ -187,7 +219,13 @@ class ChangeLoadReply(Struct, frozen=True, kw_only=True):
     hint: str = ""
 
 
-@message(kind=461, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
+@message(
+    kind=461,
+    priority=MessagePriority.NORMAL,
+    size=SizeClass.SMALL,
+    senders=_ASKING,
+    permission=Permission.LOOK,
+)
 class ListJobs(Struct, frozen=True, kw_only=True):
     """-> ListJobsReply"""
 
@@ -206,7 +244,13 @@ class ListJobsReply(Struct, frozen=True, kw_only=True):
     """Managers that did not answer: jobs they lead may be missing."""
 
 
-@message(kind=463, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_ASKING)
+@message(
+    kind=463,
+    priority=MessagePriority.HIGH,
+    size=SizeClass.SMALL,
+    senders=_ASKING,
+    permission=Permission.OWN,
+)
 class GetJobRecord(Struct, frozen=True, kw_only=True):
     """-> a stream of Chunk: the final record of a job that has ended (`decode_job`).
 
@@ -215,7 +259,13 @@ class GetJobRecord(Struct, frozen=True, kw_only=True):
     job: str
 
 
-@message(kind=464, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
+@message(
+    kind=464,
+    priority=MessagePriority.NORMAL,
+    size=SizeClass.SMALL,
+    senders=_ASKING,
+    permission=Permission.LOOK,
+)
 class ListWorkers(Struct, frozen=True, kw_only=True):
     """-> ListWorkersReply"""
 
@@ -262,7 +312,13 @@ class ListWorkersReply(Struct, frozen=True, kw_only=True):
     """Datacenters that did not answer the gate."""
 
 
-@message(kind=466, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_ASKING)
+@message(
+    kind=466,
+    priority=MessagePriority.HIGH,
+    size=SizeClass.SMALL,
+    senders=_ASKING,
+    permission=Permission.OPERATE,
+)
 class DrainNode(Struct, frozen=True, kw_only=True):
     """Takes a worker or a manager out of service without losing work. -> DrainNodeReply"""
 

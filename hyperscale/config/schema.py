@@ -96,6 +96,7 @@ class SecuritySection(_Section, frozen=True, kw_only=True):
     certificate: str = ""
     key: str = ""
     authority: str = ""
+    clients_file: str = ""
     verify_hostname: bool = True
     insecure_files: bool = False
 
@@ -266,6 +267,9 @@ _MEANINGS = {
     "security.certificate": "certificate with its chain, PEM",
     "security.key": "private key of the certificate, PEM",
     "security.authority": "certificate authority to trust, PEM",
+    "security.clients_file": "TOML file with the names, roles and secrets of clients (managers and "
+    "gates; the same on all of them); if empty, everyone with the secret or a certificate of the "
+    "role client may do all that clients can",
     "security.verify_hostname": "verify that certificates name the host",
     "security.insecure_files": "accept secret and key files that others can read, and a data "
     "directory that others can write or that has symbolic links",

@@ -20,6 +20,7 @@ from hyperscale.jobs.committed.events import JobOptions, JobStatus
 from hyperscale.jobs.messages import Backpressure
 from hyperscale.plan import Plan
 from hyperscale.plan.changes import LoadChange
+from hyperscale.wire.client_access import Permission
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import Role
 
@@ -190,7 +191,13 @@ class RegisterDatacenterReply(Struct, frozen=True, kw_only=True, omit_defaults=T
     coordinate: bytes = b""  # packed; of the gate
 
 
-@message(kind=524, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_ASKING)
+@message(
+    kind=524,
+    priority=MessagePriority.NORMAL,
+    size=SizeClass.SMALL,
+    senders=_ASKING,
+    permission=Permission.LOOK,
+)
 class ListDatacenters(Struct, frozen=True, kw_only=True):
     """-> ListDatacentersReply"""
 
@@ -217,7 +224,13 @@ class ListDatacentersReply(Struct, frozen=True, kw_only=True):
     warnings: list[str] = field(default_factory=list)  # about the gates themselves
 
 
-@message(kind=526, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_ASKING)
+@message(
+    kind=526,
+    priority=MessagePriority.HIGH,
+    size=SizeClass.SMALL,
+    senders=_ASKING,
+    permission=Permission.OPERATE,
+)
 class ChangeDatacenter(Struct, frozen=True, kw_only=True):
     """Drain, resume or remove a datacenter. Asked again, it changes nothing.
     -> ChangeDatacenterReply"""
@@ -234,7 +247,13 @@ class ChangeDatacenterReply(Struct, frozen=True, kw_only=True, omit_defaults=Tru
     is_unknown: bool = False  # there is no such datacenter
 
 
-@message(kind=528, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_ROUTING)
+@message(
+    kind=528,
+    priority=MessagePriority.NORMAL,
+    size=SizeClass.LARGE,
+    senders=_ROUTING,
+    permission=Permission.LOOK,
+)
 class RouteJob(Struct, frozen=True, kw_only=True):
     """Ask where a job would go now, or, with `job`, where a job went and why. Nothing is
     submitted. -> RouteJobReply"""
@@ -258,7 +277,13 @@ class RouteJobReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_retryable: bool = False
 
 
-@message(kind=530, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_ASKING)
+@message(
+    kind=530,
+    priority=MessagePriority.HIGH,
+    size=SizeClass.SMALL,
+    senders=_ASKING,
+    permission=Permission.LOOK,
+)
 class AskDatacenter(Struct, frozen=True, kw_only=True):
     """Pass a request on to a manager of a datacenter: one that the sender may make itself.
     -> AskDatacenterReply"""

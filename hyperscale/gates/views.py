@@ -36,6 +36,7 @@ def global_view(job: GlobalJob, now_ms: int) -> JobView:
         submitted_ago_s=ago_s(job.submitted_ms, now_ms),
         started_ago_s=ago_s(job.started_ms, now_ms),
         ended_ago_s=ago_s(job.ended_ms, now_ms),
+        by=job.by,
         workflows=[
             WorkflowRow(
                 name=plan.name,

@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from hyperscale.plan import Priority, WorkflowPlan
 from hyperscale.plan.changes import AppliedChange
 from hyperscale.plan.status import PartStatus
+from hyperscale.wire.client_access import Permission
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import NODES, Role
 
@@ -511,7 +512,13 @@ class FetchSecretsReply(Struct, frozen=True):
     """As `plan.secrets` packs them; empty if the manager has no secrets of this id."""
 
 
-@message(kind=441, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_OPERATED)
+@message(
+    kind=441,
+    priority=MessagePriority.HIGH,
+    size=SizeClass.SMALL,
+    senders=_OPERATED,
+    permission=Permission.OPERATE,
+)
 class DrainWorker(Struct, frozen=True):
     """Accept no new work and finish what runs. -> DrainWorkerReply"""
 

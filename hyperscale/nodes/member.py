@@ -78,7 +78,7 @@ from hyperscale.wire.messages import Introduction
 from hyperscale.wire.outbox import OUTBOX_BYTES_MAX
 from hyperscale.wire.roles import Role
 from hyperscale.wire.sealing import DatagramSealer
-from hyperscale.wire.security import VERSION, incarnation_now, security_of
+from hyperscale.wire.security import VERSION, incarnation_now, security_of_node
 from hyperscale.wire.server import PeerServer
 
 _BIND_TRIES = 20
@@ -323,7 +323,7 @@ class MemberNode:
 @asynccontextmanager
 async def open_member(config: NodeConfig, spec: RoleSpec) -> AsyncIterator[MemberNode]:
     """Run a member for as long as the context lasts."""
-    security = security_of(config)
+    security = security_of_node(config)
     security.check_bind(config.listen.host)
     security.check_datagrams(config.listen.host)
     rng = Random()  # noqa: S311  for jitter and choices, not for keys

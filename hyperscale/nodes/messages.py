@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from hyperscale.health.signals import RoutingDecision, WorkProgress, routing_decision
 from hyperscale.membership.events import LIVING, Member, MemberState
+from hyperscale.wire.client_access import Permission
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import EVERYONE, Role
 
@@ -80,12 +81,18 @@ class MemberRow(Struct, frozen=True):
     """Whether a worker gets work; set if a manager answers and the member is a worker."""
 
 
-@message(kind=200, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=EVERYONE)
+@message(
+    kind=200,
+    priority=MessagePriority.NORMAL,
+    size=SizeClass.SMALL,
+    senders=EVERYONE,
+    permission=Permission.LOOK,
+)
 class ListMembers(Struct, frozen=True):
     """-> ListMembersReply"""
 
 
-@message(kind=201, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=EVERYONE)
+@message(kind=201, priority=MessagePriority.NORMAL, size=SizeClass.LARGE)
 class ListMembersReply(Struct, frozen=True):
     """Every member that the node knows, itself first."""
 

@@ -14,7 +14,7 @@ from hyperscale.nodes.settings import discovery_config, membership_config
 from hyperscale.telemetry.http import bind_http
 from hyperscale.wire.datagrams import bind_datagrams
 from hyperscale.wire.listener import bind_stream
-from hyperscale.wire.security import security_of
+from hyperscale.wire.security import security_of_node
 
 
 def problems_of(config: NodeConfig) -> list[InputError]:
@@ -39,7 +39,7 @@ def problems_of(config: NodeConfig) -> list[InputError]:
 
 
 def _check_security(config: NodeConfig) -> None:
-    security = security_of(config)
+    security = security_of_node(config)
     security.check_bind(config.listen.host)
     security.check_datagrams(config.listen.host)
 

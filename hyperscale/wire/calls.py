@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 from hyperscale.wire.admission import Admission
+from hyperscale.wire.client_access import Principal
 from hyperscale.wire.errors import QueueFullError, RemoteError, RemoteErrorCode
 from hyperscale.wire.frames import REQUEST_ID_MAX
 from hyperscale.wire.messages import CallFailed, CallOverloaded, Introduction, StreamEnd
@@ -153,6 +154,11 @@ class InboundCall(Struct, eq=False):
     def peer(self) -> Introduction:
         """The node that called."""
         return self.session.peer
+
+    @property
+    def principal(self) -> Principal | None:
+        """The client that called, if it has proved its name."""
+        return self.session.agreement.principal
 
     @property
     def wants_answer(self) -> bool:

@@ -1,9 +1,10 @@
 """The identity in a certificate: URIs among its subject alternative names.
 
     hyperscale://role/worker   hyperscale://cluster/acme   hyperscale://env/prod
-    hyperscale://dc/eu-1       hyperscale://node/worker-7
+    hyperscale://dc/eu-1       hyperscale://node/worker-7   hyperscale://client/alice
+    hyperscale://client-role/viewer
 
-Role, cluster and environment are required; datacenter and node are optional. This module compares
+Role, cluster and environment are required; the others are optional. This module compares
 names and checks no signature: TLS has done that.
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from hyperscale.errors import InputError
+from hyperscale.wire.client_access import ClientRole
 from hyperscale.wire.errors import PeerProtocolError, RefusalReason
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.roles import Role
@@ -41,6 +43,9 @@ class CertificateIdentity(Struct, frozen=True):
     environment: str
     datacenter: str = ""
     node_id: str = ""
+    client: str = ""
+    """The name of a client or an operator."""
+    client_role: ClientRole | None = None
 
 
 def uris_of(identity: CertificateIdentity) -> list[str]:
@@ -51,6 +56,8 @@ def uris_of(identity: CertificateIdentity) -> list[str]:
         ("env", identity.environment),
         ("dc", identity.datacenter),
         ("node", identity.node_id),
+        ("client", identity.client),
+        ("client-role", str(identity.client_role or "")),
     ]
     return [f"{_SCHEME}{key}/{value}" for key, value in pairs if value]
 
@@ -64,7 +71,7 @@ def identity_from_uris(uris: Iterable[str]) -> CertificateIdentity:
             found.setdefault(key, []).append(value)
     roles = frozenset(role for role in Role if str(role) in found.get("role", ()))
     single = {}
-    for key in ("cluster", "env", "dc", "node"):
+    for key in ("cluster", "env", "dc", "node", "client", "client-role"):
         values = found.get(key, [""])
         if len(values) != 1:
             raise _refusal(f"the certificate names {len(values)} values of {key}: {values}")
@@ -76,7 +83,18 @@ def identity_from_uris(uris: Iterable[str]) -> CertificateIdentity:
             f"the certificate has no {' and no '.join(missing)}",
             hint="make certificates with 'hyperscale certs'",
         )
-    return CertificateIdentity(roles, *single.values())
+    client_role = single.pop("client-role")
+    if client_role and client_role not in set(ClientRole):
+        raise _refusal(f"the certificate names {client_role!r}, which is no role of clients")
+    return CertificateIdentity(
+        roles=roles,
+        cluster=single["cluster"],
+        environment=single["env"],
+        datacenter=single["dc"],
+        node_id=single["node"],
+        client=single["client"],
+        client_role=ClientRole(client_role) if client_role else None,
+    )
 
 
 def check_identity(peer: Introduction, identity: CertificateIdentity) -> None:

@@ -274,6 +274,7 @@ class Connection(asyncio.Protocol):
                 security.secrets,
                 is_dialer=self.endpoint.is_dialer,
                 certificate=certificate,
+                clients=security.clients,
                 check_peer=self._owner.check_peer,
                 protocol=self._owner.protocol,
             )

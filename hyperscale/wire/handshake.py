@@ -21,12 +21,14 @@ from msgspec import Struct
 from hyperscale._native import KeyExchange
 from hyperscale.errors import InvariantError
 from hyperscale.wire.certificate_identity import CertificateIdentity, check_identity, is_name
+from hyperscale.wire.client_access import Principal
+from hyperscale.wire.clients_file import NO_CLIENTS, Clients
 from hyperscale.wire.cluster_secret import Secrets
 from hyperscale.wire.errors import PeerProtocolError, PeerRefusedError, RefusalReason
 from hyperscale.wire.frames import Frame, WireFrameDecoder, encode_head
 from hyperscale.wire.messages import HandshakeHello, HandshakeRefused, Introduction
 from hyperscale.wire.registry import REGISTRY
-from hyperscale.wire.roles import DATACENTER_ROLES, check_may_connect
+from hyperscale.wire.roles import DATACENTER_ROLES, NODES, check_may_connect
 from hyperscale.wire.sealing import (
     TAG_BYTES,
     FrameOpener,
@@ -66,6 +68,8 @@ class HandshakeResult(Struct, frozen=True):
     capabilities: frozenset[str]
     sealer: FrameSealer | None
     opener: FrameOpener | None
+    principal: Principal | None = None
+    """The client that the peer has proved to be; None for nodes and clients without a name."""
 
 
 class _Isolation(Struct):
@@ -102,6 +106,7 @@ class Handshake:
         *,
         is_dialer: bool,
         certificate: CertificateIdentity | None = None,
+        clients: Clients = NO_CLIENTS,
         check_peer: Callable[[Introduction], None] = lambda _: None,
         protocol: tuple[int, int] = PROTOCOL,
     ) -> None:
@@ -115,6 +120,8 @@ class Handshake:
         self._secrets = secrets
         self._is_dialer = is_dialer
         self._certificate = certificate
+        self._clients = clients
+        self._principal: Principal | None = None
         self._check_peer = check_peer
         self._protocol = protocol
         self._step = _Step.HELLO
@@ -179,11 +186,19 @@ class Handshake:
     def _accept(self, hello: HandshakeHello) -> bytes:
         """Answer the dialer's hello, under the first secret that reads its key exchange."""
         if self._secrets is not None and self._mode is SecurityMode.SECRET:
-            begun = (begin_exchange(each, is_dialer=False) for each in self._secrets.accepted)
-            self._exchange = next((each for each in begun if _is_read(each, hello)), None)
-            if self._exchange is None:
-                raise self._wrong_secret()
+            self._exchange, self._principal = self._secret_of(hello, self._secrets)
         return self._say_hello()
+
+    def _secret_of(
+        self, hello: HandshakeHello, secrets: Secrets
+    ) -> tuple[KeyExchange, Principal | None]:
+        """Return the key exchange under the secret of the dialer, and the client whose it is."""
+        known: list[tuple[bytes, Principal | None]] = [(each, None) for each in secrets.accepted]
+        for secret, principal in [*known, *self._clients.secrets]:
+            exchange = begin_exchange(secret, is_dialer=False)
+            if _is_read(exchange, hello):
+                return exchange, principal
+        raise self._wrong_secret()
 
     def _derive_keys(self, hello: HandshakeHello, body: bytes) -> None:
         """Take the keys of the session from the key exchange and from both hellos."""
@@ -228,6 +243,13 @@ class Handshake:
         _check_fields(peer)
         if self._certificate is not None:
             check_identity(peer, self._certificate)
+            self._principal = self._clients.of_certificate(self._certificate)
+        if self._principal is not None and peer.role in NODES:
+            raise PeerProtocolError(
+                f"{self._principal.name} is a client: its credential is not that of a {peer.role}",
+                RefusalReason.ROLE,
+                hint="nodes need the cluster secret, or a certificate that names no client",
+            )
         self._check_datacenter(peer)
         if self._is_dialer:
             check_may_connect(self._local.role, peer.role)
@@ -241,6 +263,7 @@ class Handshake:
             capabilities=frozenset(self._local.capabilities) & frozenset(peer.capabilities),
             sealer=self._sealer,
             opener=self._opener,
+            principal=self._principal,
         )
         if self._is_dialer:
             return b""

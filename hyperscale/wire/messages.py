@@ -99,7 +99,7 @@ class StreamCredit(Struct, frozen=True):
     consumed_bytes: int
 
 
-@message(kind=18, priority=MessagePriority.NORMAL, size=SizeClass.MEDIUM, senders=EVERYONE)
+@message(kind=18, priority=MessagePriority.NORMAL, size=SizeClass.MEDIUM)
 class Chunk(Struct, frozen=True):
     """Carry one piece of a large object."""
 

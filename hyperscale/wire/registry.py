@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from hyperscale.errors import InvariantError
+from hyperscale.wire.client_access import Permission, Principal, least_role
 from hyperscale.wire.errors import PeerProtocolError, RefusalReason
 from hyperscale.wire.roles import NODES, Role
 
@@ -28,6 +29,8 @@ _S = TypeVar("_S", bound=Struct)
 
 KIND_MAX = 0xFFFF
 KIND_BYTES = 2
+CONTROL_KIND_MAX = 17
+"""Kinds up to this one belong to the wire itself: every peer may send them."""
 
 
 class MessagePriority(IntEnum):
@@ -65,10 +68,25 @@ class MessageSpec(Struct, frozen=True):
     senders: frozenset[Role]
     rate_per_10s: int
     decode: Callable[[bytes], Any]
+    permission: Permission | None = None
 
     @property
     def name(self) -> str:
         return self.type.__name__
+
+    def sending_problem(self, role: Role, principal: Principal | None) -> str:
+        """Return why a peer may not send this message; empty if it may.
+
+        A client that has proved its name may send what its role permits; any other peer what the
+        role of its connection may."""
+        if principal is None:
+            return "" if role in self.senders else f"a {role} may not send {self.name}"
+        if principal.may(self.permission):
+            return ""
+        if self.permission is None:
+            return f"{principal.name} is a client and may not send {self.name}: only nodes may"
+        needed = least_role(self.permission)
+        return f"{principal.name} has the role {principal.role}, but {self.name} needs {needed}"
 
 
 class MessageRegistry:
@@ -84,6 +102,11 @@ class MessageRegistry:
     def add(self, spec: MessageSpec) -> None:
         if not 0 < spec.kind <= KIND_MAX:
             raise InvariantError(f"{spec.name}: kind {spec.kind} is not within 1..{KIND_MAX}")
+        is_of_clients = spec.kind > CONTROL_KIND_MAX and not spec.senders <= NODES
+        if is_of_clients is (spec.permission is None):
+            raise InvariantError(
+                f"{spec.name}: a message needs a permission if clients may send it, and only then"
+            )
         taken = self.by_kind.get(spec.kind)
         # A module imported a second time (a reload, a test) brings the same class again.
         if taken is not None and _path(taken.type) != _path(spec.type):
@@ -158,12 +181,14 @@ def message(
     size: SizeClass,
     senders: frozenset[Role] = NODES,
     rate_per_10s: int = RATE_PER_10S,
+    permission: Permission | None = None,
     registry: MessageRegistry = REGISTRY,
 ) -> Callable[[type[_S]], type[_S]]:
     """Register a Struct as a message.
 
     `senders` are the roles that may send it: nodes only, unless clients or operators are named.
-    `rate_per_10s` limits one client or operator; nodes are exempt.
+    `rate_per_10s` limits one client or operator; nodes are exempt. `permission`: what clients need
+    to send it.
     """
 
     def register(struct: type[_S]) -> type[_S]:
@@ -176,6 +201,7 @@ def message(
                 senders=senders,
                 rate_per_10s=rate_per_10s,
                 decode=msgspec.msgpack.Decoder(struct).decode,
+                permission=permission,
             )
         )
         return struct

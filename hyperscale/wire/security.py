@@ -14,9 +14,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from hyperscale.config.schema import Hidden, NodeConfig
+from hyperscale.config.schema import Hidden, NodeConfig, SecuritySection
 from hyperscale.errors import InputError
 from hyperscale.wire.certificate_identity import CertificateIdentity, identity_from_uris
+from hyperscale.wire.clients_file import NO_CLIENTS, Clients, read_clients
 from hyperscale.wire.cluster_secret import Secrets, check_private, read_secret_file
 from hyperscale.wire.errors import PeerProtocolError
 from hyperscale.wire.roles import Role
@@ -63,8 +64,15 @@ class TlsContexts:
 class Security:
     """The secrets and certificates that secure the connections of this process."""
 
-    def __init__(self, *, secrets: Secrets | None = None, tls: TlsFiles | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        secrets: Secrets | None = None,
+        tls: TlsFiles | None = None,
+        clients: Clients = NO_CLIENTS,
+    ) -> None:
         self.secrets = secrets
+        self.clients = clients
         self.tls = None if tls is None else TlsContexts(tls)
         if self.tls is not None:
             self.mode = SecurityMode.TLS
@@ -137,7 +145,18 @@ def incarnation_now() -> int:
 
 
 def security_of(config: NodeConfig) -> Security:
-    """Read the secrets and certificates of a configuration; raise if they are invalid."""
+    """Read the secrets and certificates of a client; raise if they are invalid."""
+    return _security_of(config)
+
+
+def security_of_node(config: NodeConfig) -> Security:
+    """Read the secrets and certificates of a node, and those of the clients that it knows."""
+    security = _security_of(config)
+    security.clients = _clients(config.security, security.secrets)
+    return security
+
+
+def _security_of(config: NodeConfig) -> Security:
     section = config.security
     is_lenient = section.insecure_files
     current = _secret(config.secret, section.secret_file, is_lenient=is_lenient)
@@ -154,6 +173,32 @@ def security_of(config: NodeConfig) -> Security:
             verify_hostname=section.verify_hostname,
         )
     return Security(secrets=secrets, tls=tls)
+
+
+def _clients(section: SecuritySection, secrets: Secrets | None) -> Clients:
+    """Read the clients file; raise if its secrets could prove nothing."""
+    if not section.clients_file:
+        return NO_CLIENTS
+    path = Path(section.clients_file)
+    clients = read_clients(path, is_lenient=section.insecure_files)
+    named = [principal.name for _, principal in clients.secrets]
+    if section.certificate and named:
+        raise InputError(
+            f"{path} has a secret of {named[0]}, but this node accepts certificates only",
+            hint="remove the secrets, and make certificates with 'hyperscale certs --client'",
+        )
+    if not section.certificate and secrets is None:
+        raise InputError(
+            f"{path} names clients, but this node has no secret and no certificate",
+            hint="make a secret with 'hyperscale secret', or certificates with 'hyperscale certs'",
+        )
+    for secret, principal in clients.secrets:
+        if secrets is not None and secret in secrets.accepted:
+            raise InputError(
+                f"{path}: the secret of {principal.name} is the cluster secret",
+                hint="make another one with 'hyperscale secret'",
+            )
+    return clients
 
 
 def asking_role(config: NodeConfig) -> Role:

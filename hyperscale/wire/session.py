@@ -47,7 +47,7 @@ from hyperscale.wire.messages import (
     StreamEnd,
 )
 from hyperscale.wire.outbox import FrameFate, Outbox, QueuedFrame
-from hyperscale.wire.registry import REGISTRY, MessagePriority
+from hyperscale.wire.registry import CONTROL_KIND_MAX, REGISTRY, MessagePriority
 from hyperscale.wire.sealing import TAG_BYTES
 from hyperscale.wire.streams import StreamBuffer
 
@@ -61,7 +61,6 @@ _CODE_OF_REASON = {
     RefusalReason.ROLE: RemoteErrorCode.ROLE,
     RefusalReason.MALFORMED: RemoteErrorCode.MALFORMED,
 }
-_CONTROL_KIND_MAX = 17
 _CRITICAL = MessagePriority.CRITICAL
 _CANCEL, _FAILED, _OVERLOADED, _END, _CREDIT, _KEEP_ALIVE, _KEEP_ALIVE_REPLY, _GO_AWAY = (
     REGISTRY.by_type[struct].kind
@@ -207,7 +206,7 @@ class Session:
         request_id = frame.request_id
         if request_id and request_id & 1 == self.pending.parity:
             self._take_reply(request_id, frame.kind, body)
-        elif frame.kind > _CONTROL_KIND_MAX:
+        elif frame.kind > CONTROL_KIND_MAX:
             self._take_call(request_id, frame.kind, body, frame.deadline_ms, now_s)
         else:
             self._take_control(request_id, frame.kind, body)
@@ -292,7 +291,7 @@ class Session:
         unsent: list[QueuedFrame] = []
         for frame in self.outbox.drain():
             frame.fate = FrameFate.GONE
-            if not frame.request_id and frame.kind > _CONTROL_KIND_MAX:
+            if not frame.request_id and frame.kind > CONTROL_KIND_MAX:
                 unsent.append(frame)
         pending = list(self.pending.by_id.values())
         self.pending.by_id.clear()
@@ -344,9 +343,9 @@ class Session:
             self._refuse(request_id, f"message kind {kind} is not known", RefusalReason.UNKNOWN)
             return
         peer, admission = self.peer, self.inbound.admission
-        if peer.role not in spec.senders:
-            text = f"a {peer.role} may not send {spec.name}"
-            self._refuse(request_id, text, RefusalReason.ROLE)
+        problem = spec.sending_problem(peer.role, self.agreement.principal)
+        if problem:
+            self._refuse(request_id, problem, RefusalReason.ROLE)
             return
         retry_after_s = admission.admit(spec, peer.role, peer.node_id, now_s=now_s)
         if retry_after_s:

@@ -9,6 +9,7 @@ from hyperscale.jobs.committed.events import (
     AttemptRevoked,
     CancelRequested,
     Checkpointed,
+    JobOptions,
     JobStatus,
     PartEnded,
     PartRedispatched,
@@ -41,6 +42,15 @@ def test_a_job_is_planned_dispatched_prepared_and_started() -> None:
         (4, 2, 6),
     ]
     assert rig.kinds()[:3] == ["JobSubmitted", "WorkflowDispatched", "Checkpointed"]
+
+
+@pytest.mark.parametrize(("names", "cores"), [("A", [4]), ("AB", [2, 2]), ("ABCDE", [1] * 5)])
+def test_the_workflows_of_a_job_share_what_is_left_of_the_quota_of_its_owner(
+    names: str, cores: list[int]
+) -> None:
+    rig = Rig(workers=3, cores=8)
+    rig.submit(*(workflow(name, vus=100) for name in names), options=JobOptions(cores_max=4))
+    assert sorted(command.slots for command in rig.prepared()) == cores
 
 
 def test_nothing_reaches_a_worker_before_its_dispatch_is_committed() -> None:

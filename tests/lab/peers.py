@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.client_access import Permission
 from hyperscale.wire.cluster_secret import Secrets
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Introduction
@@ -18,12 +19,24 @@ from hyperscale.wire.server import PeerServer
 SECRET = "correct horse battery staple"
 
 
-@message(kind=60001, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=EVERYONE)
+@message(
+    kind=60001,
+    priority=MessagePriority.NORMAL,
+    size=SizeClass.SMALL,
+    senders=EVERYONE,
+    permission=Permission.LOOK,
+)
 class Question(Struct):
     text: str
 
 
-@message(kind=60002, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=EVERYONE)
+@message(
+    kind=60002,
+    priority=MessagePriority.NORMAL,
+    size=SizeClass.SMALL,
+    senders=EVERYONE,
+    permission=Permission.LOOK,
+)
 class Answer(Struct):
     text: str
 

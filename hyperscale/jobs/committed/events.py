@@ -52,6 +52,8 @@ class JobOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     part_of: GlobalPart | None = None
     # Names of the managers' reporters that get the result; empty: all of them; None: none.
     report: tuple[str, ...] | None = None
+    # The most cores of its workflows at once: what is left of the submitter's quota; 0: no limit.
+    cores_max: int = 0
 
 
 class JobSubmitted(Struct, tag="submitted", frozen=True, kw_only=True):

@@ -413,6 +413,7 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended_ago_s: float | None = None
     reported: Reported | None = None
     workflows: list[WorkflowRow] = field(default_factory=list)
+    by: str = ""  # who submitted it; proved by a credential if clients have names
 
 
 def view_of(job: Job, now_ms: int) -> JobView:
@@ -431,6 +432,7 @@ def view_of(job: Job, now_ms: int) -> JobView:
         started_ago_s=ago_s(times.started_ms, now_ms),
         ended_ago_s=ago_s(times.ended_ms, now_ms),
         reported=job.reported,
+        by=job.by,
         workflows=[
             WorkflowRow(
                 name=name,

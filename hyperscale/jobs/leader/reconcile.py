@@ -228,7 +228,7 @@ class Reconciler:
             leader=self._state.node,
             priority=plan.priority,
             is_test=plan.is_test,
-            vus=plan.vus,
+            vus=min(plan.vus, _cores_left(job) or plan.vus),
         )
 
     def _request(
@@ -407,3 +407,17 @@ def _count_together(effects: list[LeaderEffect]) -> list[LeaderEffect]:
         else each
         for each in effects
     ]
+
+
+def _cores_left(job: Job) -> int:
+    """Return how many cores one more workflow of a job may get, at least 1; 0: any number."""
+    if not job.options.cores_max:
+        return 0
+    left = job.options.cores_max - sum(part.cores for _, part in job.attempts())
+    ready = [
+        name
+        for name, workflow in job.workflows.items()
+        if not workflow.parts and not workflow.has_ended
+        if all(job.workflows[each].has_ended for each in job.plan_of(name).depends)
+    ]
+    return max(1, left // max(1, len(ready)))

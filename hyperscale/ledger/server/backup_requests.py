@@ -14,6 +14,7 @@ from hyperscale.ledger.server.peer_requests import OpenLedger
 from hyperscale.ledger.server.transfers import Chunks, chunks_of
 from hyperscale.ledger.store import history_pages
 from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.client_access import Permission
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Chunk
 from hyperscale.wire.registry import MessagePriority, SizeClass, message
@@ -28,6 +29,7 @@ _LENGTH_BYTES: Final = 4
     priority=MessagePriority.NORMAL,
     size=SizeClass.SMALL,
     senders=frozenset({Role.MANAGER, Role.GATE, Role.OPERATOR}),
+    permission=Permission.OPERATE,
 )
 class FetchGroupBackup(Struct, frozen=True):
     """Fetches the state and the history of a group. -> stream of `wire.messages.Chunk`"""

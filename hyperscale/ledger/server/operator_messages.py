@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from hyperscale.ledger.core_events import RaftRole
 from hyperscale.ledger.topology import GroupState, NodeRecord
+from hyperscale.wire.client_access import Permission
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import Role
 
@@ -60,7 +61,13 @@ class MigrationRow(Struct, frozen=True, kw_only=True):
     target: int
 
 
-@message(kind=330, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_STATUS)
+@message(
+    kind=330,
+    priority=MessagePriority.NORMAL,
+    size=SizeClass.SMALL,
+    senders=_STATUS,
+    permission=Permission.LOOK,
+)
 class GetLedgerStatus(Struct, frozen=True):
     """Asks for the ledger as the node sees it. -> GetLedgerStatusReply"""
 
@@ -86,6 +93,7 @@ class GetLedgerStatusReply(Struct, frozen=True, kw_only=True):
     size=SizeClass.SMALL,
     senders=_BOTH,
     rate_per_10s=1_000,
+    permission=Permission.OPERATE,
 )
 class ListEvents(Struct, frozen=True, kw_only=True):
     """Asks for the committed events of a job, or of all jobs since a time. -> ListEventsReply"""
@@ -120,7 +128,13 @@ class MemberChange(StrEnum):
     """Make a node the leader of a group."""
 
 
-@message(kind=334, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_BOTH)
+@message(
+    kind=334,
+    priority=MessagePriority.HIGH,
+    size=SizeClass.SMALL,
+    senders=_BOTH,
+    permission=Permission.OPERATE,
+)
 class ChangeMember(Struct, frozen=True, kw_only=True):
     """Asks for a change of a node's part in the ledger. -> ChangeMemberReply"""
 
@@ -139,7 +153,13 @@ class ChangeMemberReply(Struct, frozen=True, kw_only=True):
     hint: str = ""
 
 
-@message(kind=336, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_OPERATORS)
+@message(
+    kind=336,
+    priority=MessagePriority.NORMAL,
+    size=SizeClass.SMALL,
+    senders=_OPERATORS,
+    permission=Permission.OPERATE,
+)
 class Compact(Struct, frozen=True):
     """Asks a node to take a snapshot of each of its replicas. -> CompactReply"""
 
@@ -151,7 +171,13 @@ class CompactReply(Struct, frozen=True):
     taken: list[tuple[int, int]]
 
 
-@message(kind=338, priority=MessagePriority.NORMAL, size=SizeClass.SMALL, senders=_OPERATORS)
+@message(
+    kind=338,
+    priority=MessagePriority.NORMAL,
+    size=SizeClass.SMALL,
+    senders=_OPERATORS,
+    permission=Permission.OPERATE,
+)
 class Verify(Struct, frozen=True):
     """Asks to compare the state of all replicas of all groups. -> VerifyReply"""
 

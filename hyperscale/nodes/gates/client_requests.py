@@ -51,6 +51,7 @@ from hyperscale.nodes.gates.datacenter_links import DatacenterLinks
 from hyperscale.nodes.gates.datacenter_requests import DatacenterOutput
 from hyperscale.nodes.gates.owners import GlobalOwners
 from hyperscale.nodes.jobs.bundles import Bundles
+from hyperscale.nodes.jobs.job_ownership import actor_of, quota_of
 from hyperscale.nodes.jobs.job_routing import (
     JobRouting,
     change_reply,
@@ -103,17 +104,20 @@ class GateRequests:
         """Commit a job in the gate tier, unless it could run in no datacenter."""
         across = job.across or GlobalOptions()
         options = replace(across, timeout_s=job.options.timeout_s, job=job.options)
+        quota = await quota_of(call, job.key, self.list_jobs)
+        if quota.problem:
+            return SubmitJobReply(accepted=False, code=Code.INVALID, error=quota.problem)
         refusal = await self._refusal(job, options)
         if refusal is not None:
             return refusal
-        of_job = replace(job.options, secrets=secrets_id(job.secrets))
+        of_job = replace(job.options, secrets=secrets_id(job.secrets), cores_max=quota.cores_max)
         event = GlobalJobSubmitted(
             key=job.key,
             digest=global_digest(job.plan, job.bundle, options),
             plan=job.plan,
             bundle=job.bundle,
             options=replace(options, job=of_job),
-            by=job.by,
+            by=actor_of(call, job.by),
         )
         done = await self._ledger.submit(job.key, encode_global(event), timeout_s=left_s(call))
         reply = decode_reply(done.reply)
@@ -172,7 +176,8 @@ class GateRequests:
 
     async def cancel(self, call: InboundCall, cancel: CancelJob) -> CancelJobReply:
         group = self._routing.group_of(cancel.job)
-        event = GlobalCancelRequested(job=cancel.job, reason=cancel.reason, by=cancel.by)
+        by = actor_of(call, cancel.by)
+        event = GlobalCancelRequested(job=cancel.job, reason=cancel.reason, by=by)
         done = await self._ledger.execute(group, encode_global(event), timeout_s=left_s(call))
         reply = decode_reply(done.reply)
         if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:

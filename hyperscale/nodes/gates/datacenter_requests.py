@@ -54,11 +54,13 @@ class DatacenterRequests:
         """Pass on a request that the caller might make itself."""
         message = REGISTRY.unpack(request.request)
         reply = _RELAYED.get(type(message))
-        if reply is None or call.peer.role not in REGISTRY.spec_of(message).senders:
+        if reply is None:
             raise RemoteError(
-                f"gates do not pass on {type(message).__name__} for a {call.peer.role.value}",
-                code=RemoteErrorCode.ROLE,
+                f"gates do not pass on {type(message).__name__}", code=RemoteErrorCode.ROLE
             )
+        problem = REGISTRY.spec_of(message).sending_problem(call.peer.role, call.principal)
+        if problem:
+            raise RemoteError(problem, code=RemoteErrorCode.ROLE)
         if request.datacenter not in self._datacenters.views():
             known = ", ".join(sorted(self._datacenters.views())) or "none yet"
             raise RemoteError(

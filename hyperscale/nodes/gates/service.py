@@ -25,6 +25,7 @@ from hyperscale.nodes.gates.gate_metrics import GateState, gate_metrics
 from hyperscale.nodes.gates.led_jobs import GateJobs
 from hyperscale.nodes.gates.owners import REPORTS, GlobalOwners
 from hyperscale.nodes.jobs.bundles import Bundles
+from hyperscale.nodes.jobs.job_ownership import check_owner, without_output_of_others
 from hyperscale.nodes.jobs.job_routing import JobRouting
 from hyperscale.nodes.jobs.job_secrets import JobSecrets
 from hyperscale.nodes.ledger_service import LedgerService
@@ -83,10 +84,8 @@ class GatesService(NodeService):
             handlers.add(report, self._request(lambda parts, *call: parts.owners.reported(*call)))
         for message, handle in _OF_CLIENTS.items():
             handlers.add(message, self._request(handle))
-        handlers.add(client_messages.WatchJob, self._stream(lambda parts: parts.requests.watch))
-        handlers.add(
-            client_messages.GetJobRecord, self._stream(lambda parts: parts.requests.record)
-        )
+        handlers.add(client_messages.WatchJob, self._watch)
+        handlers.add(client_messages.GetJobRecord, self._record)
 
     def _begin(self, ledger: Ledger) -> None:
         member, peers = self._member, self._peers
@@ -191,8 +190,10 @@ class GatesService(NodeService):
 
     def _request(self, handle: Callable[..., Any]) -> Callable[[InboundCall, Any], Any]:
         async def handler(call: InboundCall, message: Any) -> Any:
+            parts = self._ready()
             try:
-                return await handle(self._ready(), call, message)
+                await check_owner(call, message, parts.requests.get_job)
+                return await handle(parts, call, message)
             except (UnavailableError, OutcomeUnknownError) as error:
                 raise RemoteError(
                     error.message, code=RemoteErrorCode.UNAVAILABLE, hint=error.hint
@@ -200,14 +201,21 @@ class GatesService(NodeService):
 
         return handler
 
-    def _stream(
-        self, stream_of: Callable[[_Parts], Callable[..., AsyncGenerator[Any, None]]]
-    ) -> Callable[[InboundCall, Any], AsyncGenerator[Struct, None]]:
-        async def handler(call: InboundCall, message: Any) -> AsyncGenerator[Struct, None]:
-            async for item in stream_of(self._ready())(call, message):
-                yield item
+    async def _watch(
+        self, call: InboundCall, request: client_messages.WatchJob
+    ) -> AsyncGenerator[Struct, None]:
+        requests = self._ready().requests
+        updates = requests.watch(call, request)
+        async for item in without_output_of_others(call, request, requests.get_job, updates):
+            yield item
 
-        return handler
+    async def _record(
+        self, call: InboundCall, request: client_messages.GetJobRecord
+    ) -> AsyncGenerator[Struct, None]:
+        requests = self._ready().requests
+        await check_owner(call, request, requests.get_job)
+        async for item in requests.record(call, request):
+            yield item
 
     def _ready(self) -> _Parts:
         if self._parts is None:

@@ -38,6 +38,7 @@ from hyperscale.ledger.topology import NodeState
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.client_queries import ClientQueries
+from hyperscale.nodes.jobs.job_ownership import actor_of, quota_of
 from hyperscale.nodes.jobs.job_routing import ANSWER_S, JobRouting, change_reply, left_s
 from hyperscale.nodes.jobs.job_secrets import JobSecrets
 from hyperscale.nodes.member import MemberNode
@@ -76,7 +77,8 @@ class ClientCommands:
         self._reporters = reporters
 
     async def submit(self, call: InboundCall, job: SubmitJob) -> SubmitJobReply:
-        refusal = await self._refusal(call, job)
+        quota = await quota_of(call, job.key, self._queries.list_jobs)
+        refusal = await self._refusal(call, job, quota.problem)
         if refusal is not None:
             return refusal
         event = JobSubmitted(
@@ -84,8 +86,10 @@ class ClientCommands:
             digest=payload_digest(job.plan, job.bundle, job.options),
             plan=job.plan,
             bundle=job.bundle,
-            options=replace(job.options, secrets=secrets_id(job.secrets)),
-            by=job.by,
+            options=replace(
+                job.options, secrets=secrets_id(job.secrets), cores_max=quota.cores_max
+            ),
+            by=actor_of(call, job.by),
         )
         done = await self._ledger.submit(job.key, encode(event), timeout_s=left_s(call))
         reply = decode_reply(done.reply)
@@ -98,12 +102,14 @@ class ClientCommands:
             retry_after_s=1.0 if reply.code is Code.CAPACITY else 0.0,
         )
 
-    async def _refusal(self, call: InboundCall, job: SubmitJob) -> SubmitJobReply | None:
+    async def _refusal(
+        self, call: InboundCall, job: SubmitJob, over_quota: str
+    ) -> SubmitJobReply | None:
         """Check a submission before it is proposed; return the refusal if it has a problem."""
         refused = SubmitJobReply(accepted=False)
         if (problem := key_problem(job.key)) is not None:
             return replace(refused, code=Code.INVALID_KEY, error=problem, hint=KEY_HINT)
-        problem = self._wrong_place(job) or plan_problem(job.plan)
+        problem = over_quota or self._wrong_place(job) or plan_problem(job.plan)
         if problem is None and job.options.report is not None:
             problem = await asyncio.to_thread(self._reporters.problem, job.options.report)
         if problem is not None:
@@ -155,7 +161,8 @@ class ClientCommands:
 
     async def cancel(self, call: InboundCall, cancel: CancelJob) -> CancelJobReply:
         group = self._routing.group_of(cancel.job)
-        event = CancelRequested(job=cancel.job, reason=cancel.reason, by=cancel.by)
+        by = actor_of(call, cancel.by)
+        event = CancelRequested(job=cancel.job, reason=cancel.reason, by=by)
         done = await self._ledger.execute(group, encode(event), timeout_s=left_s(call))
         reply = decode_reply(done.reply)
         if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:

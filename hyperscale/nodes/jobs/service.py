@@ -25,6 +25,7 @@ from hyperscale.nodes.jobs.client_commands import ClientCommands
 from hyperscale.nodes.jobs.client_queries import ClientQueries
 from hyperscale.nodes.jobs.job_leaders import JobLeaders
 from hyperscale.nodes.jobs.job_metrics import JobCounts, allocator_metrics
+from hyperscale.nodes.jobs.job_ownership import check_owner, without_output_of_others
 from hyperscale.nodes.jobs.job_routing import JobRouting
 from hyperscale.nodes.jobs.job_secrets import JobSecrets
 from hyperscale.nodes.jobs.led_jobs import ManagerJobs
@@ -83,8 +84,8 @@ class JobsService(NodeService):
             handlers.add(message, self._at_once(handle))
         for message, handle in _OF_CLIENTS.items():
             handlers.add(message, self._request(handle))
-        handlers.add(client_messages.WatchJob, self._stream(lambda parts: parts.queries.watch))
-        handlers.add(client_messages.GetJobRecord, self._stream(lambda parts: parts.queries.record))
+        handlers.add(client_messages.WatchJob, self._watch)
+        handlers.add(client_messages.GetJobRecord, self._record)
 
     def _begin(self, ledger: Ledger) -> None:
         member, peers = self._member, self._peers
@@ -182,8 +183,10 @@ class JobsService(NodeService):
         """Return a handler for requests of clients and operators."""
 
         async def handler(call: InboundCall, message: Any) -> Any:
+            parts = self._ready()
             try:
-                return await handle(self._ready(), call, message)
+                await check_owner(call, message, parts.queries.get_job)
+                return await handle(parts, call, message)
             except (UnavailableError, OutcomeUnknownError) as error:
                 raise RemoteError(
                     error.message, code=RemoteErrorCode.UNAVAILABLE, hint=error.hint
@@ -191,16 +194,21 @@ class JobsService(NodeService):
 
         return handler
 
-    def _stream(
-        self, stream_of: Callable[[_Parts], Callable[..., AsyncGenerator[Any, None]]]
-    ) -> Callable[[InboundCall, Any], AsyncGenerator[Struct, None]]:
-        """Return a handler for requests that are answered by a stream."""
+    async def _watch(
+        self, call: InboundCall, request: client_messages.WatchJob
+    ) -> AsyncGenerator[Struct, None]:
+        queries = self._ready().queries
+        updates = queries.watch(call, request)
+        async for item in without_output_of_others(call, request, queries.get_job, updates):
+            yield item
 
-        async def handler(call: InboundCall, message: Any) -> AsyncGenerator[Struct, None]:
-            async for item in stream_of(self._ready())(call, message):
-                yield item
-
-        return handler
+    async def _record(
+        self, call: InboundCall, request: client_messages.GetJobRecord
+    ) -> AsyncGenerator[Struct, None]:
+        queries = self._ready().queries
+        await check_owner(call, request, queries.get_job)
+        async for item in queries.record(call, request):
+            yield item
 
     def _ready(self) -> _Parts:
         if self._parts is None:
