@@ -14,6 +14,7 @@ from hyperscale.gates.committed.events import (
 )
 from hyperscale.gates.committed.state import AssignmentStatus
 from hyperscale.gates.datacenters.health import DatacenterHealth
+from hyperscale.gates.deadlines import datacenter_deadline_ms
 from hyperscale.gates.messages import (
     AssignJob,
     AssignmentAnswer,
@@ -360,6 +361,31 @@ def test_all_datacenters_silent_for_180_seconds_are_stuck_and_one_of_them_is_not
     assert stop is not None
     assert stop.reason.startswith("All DCs stuck: ")
     assert set(stop.reason.removeprefix("All DCs stuck: ").split(", ")) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (LossPolicy.BEST_EFFORT, JobStatus.PARTIAL),
+        (LossPolicy.ALL_OR_NOTHING, JobStatus.FAILED),
+    ],
+)
+def test_a_datacenter_that_died_is_lost_120_seconds_after_its_own_deadline_and_the_others_count(
+    policy: LossPolicy, expected: JobStatus
+) -> None:
+    jobs, job = running("east", "west", options=GlobalOptions(datacenter_count=2, policy=policy))
+    jobs.run(30.0)
+    jobs.report(result(job, "east"))
+    west = jobs.job(job).assignment("west")
+    assert west is not None
+    deadline_ms = datacenter_deadline_ms(jobs.job(job), west, now_ms=0)
+    jobs.run(deadline_ms / 1000 - 1000.0 + 119.0 - jobs.now_s)
+    assert jobs.job(job).status is JobStatus.RUNNING
+    assert jobs.job(job).stop is None
+    jobs.run(2.0)
+    assert west.status is AssignmentStatus.LOST
+    assert jobs.job(job).status is expected
+    assert jobs.job(job).reason == "west: not heard for 120 s after its own deadline"
 
 
 def test_completion_in_the_datacenter_wins_over_a_timeout_that_is_under_way() -> None:

@@ -333,7 +333,6 @@ class GlobalReconciler:
             ),
             default=0.0,
         )
-        open_ = [each.datacenter for each in job.open_assignments()]
         if options.timeout_s is not None and elapsed_s > options.timeout_s + extension_s:
             self._cancel(
                 job,
@@ -341,15 +340,25 @@ class GlobalReconciler:
                 f"s, base={options.timeout_s:.1f}s + max_extension={extension_s:.1f}s)",
                 JobStatus.TIMEOUT,
             )
-        elif open_ and all(
-            state.now_s - progress.heard_of(name).at_s > state.timeouts.stuck_s for name in open_
-        ):
-            self._cancel(job, f"All DCs stuck: {', '.join(open_)}", JobStatus.TIMEOUT)
+        elif self._is_stuck(job, progress):
+            names = ", ".join(each.datacenter for each in job.open_assignments())
+            self._cancel(job, f"All DCs stuck: {names}", JobStatus.TIMEOUT)
         elif state.now_s >= progress.thresholds_at_s:
             progress.thresholds_at_s = state.now_s + state.timeouts.thresholds_s
             self._abort_on_threshold(job, progress)
 
+    def _is_stuck(self, job: GlobalJob, progress: GlobalProgress) -> bool:
+        """Return True if no datacenter was heard for long. Once the end of one was heard, the
+        others are unknown instead: each of them is lost by itself, long after its own deadline."""
+        state, open_ = self._state, list(job.open_assignments())
+        if not open_ or any(each.status is AssignmentStatus.FINISHED for each in job.assignments):
+            return False
+        heard_s = max(progress.heard_of(each.datacenter).at_s for each in open_)
+        return state.now_s - heard_s > state.timeouts.stuck_s
+
     def _give_up_on_failure(self, job: GlobalJob, replacing: frozenset[str]) -> None:
+        if not any(True for _ in job.open_assignments()):
+            return  # nothing is left to stop
         for each in job.counted():
             if each.has_ended and not each.is_completed and each.datacenter not in replacing:
                 why = each.reason or (each.ended_as or each.status).value
