@@ -541,26 +541,6 @@ def test_a_result_after_the_end_of_the_job_is_shown_and_is_in_no_total() -> None
     assert not merged.workflows["Load"].parts
 
 
-def test_a_datacenter_that_starts_late_joins_for_the_remaining_time_also_under_a_successor() -> (
-    None
-):
-    options = GlobalOptions(datacenter_count=2, start_timeout_s=5.0)
-    jobs = OwnedJobs("east", "west")
-    job = jobs.submit(options, plan(workflow("Load", vus=10)))
-    jobs.answer()
-    jobs.ready(job, "east")
-    jobs.run(6.0)
-    (first,) = jobs.commands(StartAssignment, to="east")
-    assert isinstance(first, StartAssignment)
-    assert first.elapsed_s == 0.0
-    jobs.run(20.0)
-    heir = jobs.successor()
-    heir.ready(job, "west")
-    (late,) = heir.commands(StartAssignment, to="west")
-    assert isinstance(late, StartAssignment)
-    assert late.elapsed_s == pytest.approx(20.5, abs=1.0)
-
-
 def test_a_datacenter_that_the_gates_gave_up_on_is_told_to_end_its_part() -> None:
     jobs, job = running("east", "west")
     jobs._take(DatacenterRemoved("east"))

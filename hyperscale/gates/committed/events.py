@@ -94,6 +94,15 @@ class GlobalStartOrdered(Struct, tag="started", frozen=True, kw_only=True):
     ready: list[str]
 
 
+class DatacenterBegan(Struct, tag="began", frozen=True, kw_only=True):
+    """The load of a datacenter began. Committed once, so that all are measured by one owner, if it
+    lives for two seconds after the start: clocks of two owners differ by more than a start does."""
+
+    job: str
+    datacenter: str
+    began_ms: int  # in the time of the group
+
+
 class DatacenterFinished(Struct, tag="finished_datacenter", frozen=True, kw_only=True):
     """A datacenter's part of the job has ended. The first such event of a datacenter counts."""
 
@@ -174,6 +183,7 @@ GlobalJobEvent = (
     | AssignmentAccepted
     | AssignmentRefused
     | GlobalStartOrdered
+    | DatacenterBegan
     | DatacenterFinished
     | DatacenterLost
     | AssignmentRecalled

@@ -14,6 +14,7 @@ from hyperscale.gates.committed.events import (
     AssignmentChanged,
     AssignmentRecalled,
     AssignmentRefused,
+    DatacenterBegan,
     DatacenterFinished,
     DatacenterLost,
     DatacentersAssigned,
@@ -131,6 +132,14 @@ def start_ordered(job: GlobalJob, event: GlobalStartOrdered, now_ms: int) -> boo
     return True
 
 
+def began(job: GlobalJob, event: DatacenterBegan, now_ms: int) -> bool:  # noqa: ARG001 -- one signature
+    assignment = _assignment(job, event.datacenter)
+    if assignment.began_ms or assignment.has_ended:
+        return False
+    assignment.began_ms = event.began_ms
+    return True
+
+
 def finished_datacenter(job: GlobalJob, event: DatacenterFinished, now_ms: int) -> bool:  # noqa: ARG001 -- one signature
     assignment = _assignment(job, event.datacenter)
     if event.status not in JOB_ENDS:
@@ -143,7 +152,7 @@ def finished_datacenter(job: GlobalJob, event: DatacenterFinished, now_ms: int) 
     assignment.is_late = job.has_ended
     assignment.ended_as, assignment.reason = event.status, event.reason
     assignment.elapsed_s = event.elapsed_s
-    assignment.began_ms = event.began_ms
+    assignment.began_ms = event.began_ms or assignment.began_ms
     assignment.local_job = event.local_job or assignment.local_job
     # The record of an ended job is in history; a late result is a row of its own there.
     assignment.result = b"" if job.has_ended else event.result
@@ -157,7 +166,8 @@ def lost(job: GlobalJob, event: DatacenterLost, now_ms: int) -> bool:  # noqa: A
         return False
     assignment.become(AssignmentStatus.LOST)
     assignment.reason = event.reason
-    assignment.result, assignment.began_ms = event.result, event.began_ms
+    assignment.result = event.result
+    assignment.began_ms = event.began_ms or assignment.began_ms
     assignment.withdrawn = Withdrawal.REMOVED if event.is_removed else assignment.withdrawn
     _conclude(job)
     return True
@@ -265,6 +275,7 @@ GLOBAL_TRANSITIONS: dict[type[GlobalJobEvent], Callable[[GlobalJob, Any, int], b
     AssignmentAccepted: accepted,
     AssignmentRefused: refused,
     GlobalStartOrdered: start_ordered,
+    DatacenterBegan: began,
     DatacenterFinished: finished_datacenter,
     DatacenterLost: lost,
     AssignmentRecalled: recalled,

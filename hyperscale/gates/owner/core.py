@@ -203,7 +203,7 @@ class GlobalJobOwner:
                 local_job=report.local_job,
                 elapsed_s=report.elapsed_s,
                 result=report.result,
-                began_ms=self._began_ms(job, report.datacenter),
+                began_ms=state.began_ms(job, report.datacenter),
             )
             waiting = state.unanswered.setdefault((report.job, report.datacenter), [])
             waiting.append(event.token)
@@ -224,13 +224,6 @@ class GlobalJobOwner:
             is_known=job is not None and assignment is not None, is_over=is_over
         )
         state.effects.append(AnswerDatacenter(event.token, reply))
-
-    def _began_ms(self, job: GlobalJob | None, datacenter: str) -> int:
-        """Return when a datacenter's load began, if it was heard while it ran."""
-        # A late result of a job that is over must not bring its memory back.
-        progress = None if job is None else self.state.jobs.get(job.id)
-        began_s = None if progress is None else progress.heard_of(datacenter).began_s
-        return 0 if began_s is None else max(1, self.state.ms_of(began_s))
 
     def _take_report(self, job: GlobalJob, report: ReportAssignment) -> None:
         state, assignment = self.state, job.assignment(report.datacenter)

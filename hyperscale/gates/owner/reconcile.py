@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from hyperscale.gates.committed.events import (
     AssignmentRecalled,
+    DatacenterBegan,
     DatacenterLost,
     DatacentersAssigned,
     DatacenterShare,
@@ -39,6 +40,7 @@ JOINS_LATE_S = 2.0
 """A datacenter that begins later than this after the others runs for the remaining time only."""
 
 
+_BEGAN_AFTER_S = 2.0  # the report that was fastest on its way tells best, so not the first one
 _CORES_UNKNOWN = 64  # of a datacenter that no gate has heard of for long
 
 
@@ -68,6 +70,7 @@ class GlobalReconciler:
         for assignment in job.assignments:
             if not assignment.has_ended:
                 self._bring_forward(job, progress, assignment)
+                self._note_begin(job, progress, assignment)
         self._order_start(job, progress)
         if not replacing and not any(True for _ in job.open_assignments()):
             self._finish(job)
@@ -179,6 +182,17 @@ class GlobalReconciler:
             self._deliver_changes(job, assignment)
         elif job.started_ms and progress.heard_of(assignment.datacenter).is_ready:
             self._deliver_start(job, progress, assignment)
+
+    def _note_begin(
+        self, job: GlobalJob, progress: GlobalProgress, assignment: DatacenterAssignment
+    ) -> None:
+        """Commit when the load of a datacenter began, once a few reports have told."""
+        state, name = self._state, assignment.datacenter
+        began_s = progress.heard_of(name).began_s
+        if began_s is None or assignment.began_ms or state.now_s - began_s < _BEGAN_AFTER_S:
+            return
+        began_ms = max(1, state.ms_of(began_s))
+        state.propose(DatacenterBegan(job=job.id, datacenter=name, began_ms=began_ms))
 
     def _deliver_cancel(
         self, job: GlobalJob, assignment: DatacenterAssignment, reason: str, status: JobStatus
@@ -304,7 +318,7 @@ class GlobalReconciler:
                 result=heard_record(
                     job, assignment, heard.statistics, cores=cores, now_ms=state.now_ms
                 ),
-                began_ms=0 if heard.began_s is None else max(1, state.ms_of(heard.began_s)),
+                began_ms=state.began_ms(job, name),
                 is_removed=is_removed,
             )
         )

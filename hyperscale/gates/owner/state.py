@@ -135,6 +135,21 @@ class OwnerState:
             found = self.jobs[job.id] = GlobalProgress(self.now_s)
         return found
 
+    def began_ms(self, job: GlobalJob | None, datacenter: str) -> int:
+        """Return when a datacenter's load began, in the time of the group; 0: not known.
+
+        An owner that has had the job since its start knows best; another one believes what was
+        committed."""
+        # A late result of a job that is over must not bring its memory back.
+        progress = None if job is None else self.jobs.get(job.id)
+        if job is None or progress is None:
+            return 0
+        assignment, began_s = job.assignment(datacenter), progress.heard_of(datacenter).began_s
+        committed_ms = 0 if assignment is None else assignment.began_ms
+        if began_s is None or (committed_ms and job.started_ms < self._took_over_ms):
+            return committed_ms
+        return max(1, self.ms_of(began_s))
+
     def forget(self, job: str) -> None:
         self.jobs.pop(job, None)
         self.deliveries.forget(job)
