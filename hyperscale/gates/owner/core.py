@@ -49,6 +49,7 @@ from hyperscale.gates.owner.events import (
     OwnerEvent,
     OwnerTimeouts,
 )
+from hyperscale.gates.owner.placement import DatacenterPlacement
 from hyperscale.gates.owner.reconcile import GlobalReconciler
 from hyperscale.gates.owner.state import GlobalProgress, OwnerState
 from hyperscale.gates.slices import PlanShare
@@ -72,7 +73,8 @@ class GlobalJobOwner:
     ) -> None:
         self.state = OwnerState(group, timeouts or OwnerTimeouts())
         self._machine = machine
-        self._reconciler = GlobalReconciler(self.state)
+        self._placement = DatacenterPlacement(self.state)
+        self._reconciler = GlobalReconciler(self.state, self._placement)
         self._tick_at_s: float | None = None
         self._failed_jobs: set[str] = set()
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -100,13 +102,13 @@ class GlobalJobOwner:
 
     def route(self, key: str, options: GlobalOptions) -> DatacenterChoice | RoutingRefusal:
         """Return where a job would go now, or why it cannot go anywhere."""
-        return self._reconciler.route(key, options)
+        return self._placement.route(key, options)
 
     def split(
         self, plan: Plan, options: GlobalOptions, choice: DatacenterChoice
     ) -> dict[str, PlanShare]:
         """Return the part of each chosen datacenter."""
-        return self._reconciler.split(plan, options, choice.primary)
+        return self._placement.split(plan, options, choice.primary)
 
     # --- the ledger -------------------------------------------------------------------------
 

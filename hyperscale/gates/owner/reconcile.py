@@ -6,11 +6,8 @@ from hyperscale.gates.committed.events import (
     AssignmentRecalled,
     DatacenterBegan,
     DatacenterLost,
-    DatacentersAssigned,
-    DatacenterShare,
     GlobalCancelRequested,
     GlobalJobFinished,
-    GlobalOptions,
     GlobalStartOrdered,
     LossPolicy,
 )
@@ -20,20 +17,13 @@ from hyperscale.gates.committed.state import (
     GlobalJob,
     Withdrawal,
 )
-from hyperscale.gates.datacenters.health import DatacenterHealth
-from hyperscale.gates.datacenters.routing import (
-    DatacenterChoice,
-    RoutingRefusal,
-    RoutingRequest,
-    choose_datacenters,
-)
 from hyperscale.gates.deadlines import datacenter_deadline_ms
 from hyperscale.gates.messages import AssignJob, CancelAssignment, ChangeAssignment, StartAssignment
+from hyperscale.gates.owner.placement import DatacenterPlacement
 from hyperscale.gates.owner.state import GlobalProgress, OwnerState
 from hyperscale.gates.results import heard_record
-from hyperscale.gates.slices import PlanShare, sliced, split_plan, split_problem, whole_plan
+from hyperscale.gates.slices import sliced
 from hyperscale.jobs.committed.events import GlobalPart, JobStatus
-from hyperscale.plan import Plan
 from hyperscale.stats.thresholds import abort_verdict
 
 JOINS_LATE_S = 2.0
@@ -47,8 +37,9 @@ _CORES_UNKNOWN = 64  # of a datacenter that no gate has heard of for long
 class GlobalReconciler:
     """Brings one job at a time forward. Every decision is committed before it has an effect."""
 
-    def __init__(self, state: OwnerState) -> None:
+    def __init__(self, state: OwnerState, placement: DatacenterPlacement) -> None:
         self._state = state
+        self._placement = placement
 
     def reconcile(self, job: GlobalJob) -> None:
         state = self._state
@@ -62,9 +53,9 @@ class GlobalReconciler:
             if job.stop is not None:
                 self._finish(job)
             else:
-                self._assign(job)
+                self._placement.assign(job)
             return
-        replacing = self._fill_vacancies(job) if job.stop is None else frozenset()
+        replacing = self._placement.fill_vacancies(job) if job.stop is None else frozenset()
         if job.stop is None and job.options.policy is LossPolicy.ALL_OR_NOTHING:
             self._give_up_on_failure(job, replacing)
         for assignment in job.assignments:
@@ -74,89 +65,6 @@ class GlobalReconciler:
         self._order_start(job, progress)
         if not replacing and not any(True for _ in job.open_assignments()):
             self._finish(job)
-
-    def route(
-        self, key: str, options: GlobalOptions, *, instead_of: frozenset[str] = frozenset()
-    ) -> DatacenterChoice | RoutingRefusal:
-        """Choose datacenters for a job as of now, or one more instead of those given."""
-        state = self._state
-        datacenters = state.datacenters
-        request = RoutingRequest(
-            key=key,
-            count=1 if instead_of else max(1, options.datacenter_count),
-            named=() if instead_of else options.datacenters,
-            may_replace=options.fallback,
-            excluded=instead_of,
-            under_way=datacenters.cores_under_way(now_s=state.now_s),
-            cooling=datacenters.cooling(now_s=state.now_s),
-            open_breakers=state.deliveries.open_breakers(now_s=state.now_s),
-            local=datacenters.local,
-        )
-        return choose_datacenters(datacenters.views, request)
-
-    # --- assigning --------------------------------------------------------------------------
-
-    def _assign(self, job: GlobalJob) -> None:
-        decision = self.route(job.key, job.options)
-        if isinstance(decision, RoutingRefusal):
-            waited_s = (self._state.now_ms - job.submitted_ms) / 1000
-            if waited_s > job.options.job.dispatch_timeout_s:
-                self._cancel(job, decision.message, JobStatus.FAILED)
-            return
-        problem = split_problem(job.plan, len(decision.primary))
-        if problem is not None and not job.options.vus_per_datacenter:
-            self._cancel(job, problem, JobStatus.FAILED)
-            return
-        shares = self.split(job.plan, job.options, decision.primary)
-        self._propose_shares(job, shares, decision)
-
-    def split(
-        self, plan: Plan, options: GlobalOptions, datacenters: tuple[str, ...]
-    ) -> dict[str, PlanShare]:
-        """Split a plan over datacenters by their cores."""
-        if options.vus_per_datacenter:
-            return whole_plan(plan, list(datacenters))
-        figures = {name: self._state.datacenters.views[name].figures for name in datacenters}
-        cores = {name: each.total_cores if each else 1 for name, each in figures.items()}
-        return split_plan(plan, cores)
-
-    def _propose_shares(
-        self,
-        job: GlobalJob,
-        shares: dict[str, PlanShare],
-        decision: DatacenterChoice,
-        *,
-        replaces: str = "",
-    ) -> None:
-        self._state.propose(
-            DatacentersAssigned(
-                job=job.id,
-                shares=[
-                    DatacenterShare(datacenter=name, workflows=workflows)
-                    for name, workflows in shares.items()
-                ],
-                routing=decision,
-                replaces=replaces,
-            )
-        )
-
-    def _fill_vacancies(self, job: GlobalJob) -> frozenset[str]:
-        """Give the parts that nobody runs to others, if that is allowed. Return the datacenters
-        whose replacement is under way.
-
-        An assignment with an unknown outcome is never replaced: it may be running."""
-        if job.options.datacenters and not job.options.fallback:
-            return frozenset()
-        replacing = set()
-        for vacant in job.assignments:
-            if vacant.is_vacant:
-                taken = frozenset(each.datacenter for each in job.assignments)
-                decision = self.route(job.key, job.options, instead_of=taken)
-                if isinstance(decision, DatacenterChoice):
-                    share = {decision.primary[0]: vacant.workflows}
-                    self._propose_shares(job, share, decision, replaces=vacant.datacenter)
-                    replacing.add(vacant.datacenter)
-        return frozenset(replacing)
 
     # --- delivering -------------------------------------------------------------------------
 
@@ -171,7 +79,7 @@ class GlobalReconciler:
             self._deliver_cancel(job, assignment, job.stop.reason, job.stop.status)
         elif assignment.withdrawn is Withdrawal.RECALLED:
             self._deliver_cancel(job, assignment, assignment.reason, JobStatus.CANCELLED)
-        elif self._spills_over(job, progress, assignment):
+        elif self._placement.spills_over(job, progress, assignment):
             reason = f"it waited in the queue of {assignment.datacenter} for too long"
             state.propose(
                 AssignmentRecalled(job=job.id, datacenter=assignment.datacenter, reason=reason)
@@ -216,24 +124,6 @@ class GlobalReconciler:
                 changes=changes.open,
                 taken=len(changes.all),
             ),
-        )
-
-    def _spills_over(
-        self, job: GlobalJob, progress: GlobalProgress, assignment: DatacenterAssignment
-    ) -> bool:
-        """Return True if a part has waited for cores as long as it may, and another datacenter has
-        some."""
-        options, heard = job.options, progress.heard_of(assignment.datacenter)
-        if options.spill_over_s is None or (options.datacenters and not options.fallback):
-            return False
-        since_s = heard.queued_since_s
-        if since_s is None or self._state.now_s - since_s < options.spill_over_s:
-            return False
-        taken = frozenset(each.datacenter for each in job.assignments)
-        decision = self.route(job.key, options, instead_of=taken)
-        return (
-            isinstance(decision, DatacenterChoice)
-            and decision.worst_health is DatacenterHealth.HEALTHY
         )
 
     def _deliver_assignment(self, job: GlobalJob, assignment: DatacenterAssignment) -> None:
@@ -348,7 +238,7 @@ class GlobalReconciler:
             default=0.0,
         )
         if options.timeout_s is not None and elapsed_s > options.timeout_s + extension_s:
-            self._cancel(
+            self._state.cancel(
                 job,
                 f"Global timeout exceeded ({elapsed_s:.1f}s > {options.timeout_s + extension_s:.1f}"
                 f"s, base={options.timeout_s:.1f}s + max_extension={extension_s:.1f}s)",
@@ -356,7 +246,7 @@ class GlobalReconciler:
             )
         elif self._is_stuck(job, progress):
             names = ", ".join(each.datacenter for each in job.open_assignments())
-            self._cancel(job, f"All DCs stuck: {names}", JobStatus.TIMEOUT)
+            self._state.cancel(job, f"All DCs stuck: {names}", JobStatus.TIMEOUT)
         elif state.now_s >= progress.thresholds_at_s:
             progress.thresholds_at_s = state.now_s + state.timeouts.thresholds_s
             self._abort_on_threshold(job, progress)
@@ -377,7 +267,7 @@ class GlobalReconciler:
             if each.has_ended and not each.is_completed and each.datacenter not in replacing:
                 why = each.reason or (each.ended_as or each.status).value
                 reason = f"{each.datacenter} did not complete ({why}): the job is all or nothing"
-                self._cancel(job, reason, JobStatus.FAILED)
+                self._state.cancel(job, reason, JobStatus.FAILED)
                 return
 
     def _abort_on_threshold(self, job: GlobalJob, progress: GlobalProgress) -> None:
@@ -395,9 +285,6 @@ class GlobalReconciler:
                     )
                 )
                 return
-
-    def _cancel(self, job: GlobalJob, reason: str, status: JobStatus) -> None:
-        self._state.propose(GlobalCancelRequested(job=job.id, reason=reason, status=status))
 
     def _finish(self, job: GlobalJob) -> None:
         self._state.propose(

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from hyperscale.gates.committed.events import DatacenterFinished, GlobalEvent
+from hyperscale.gates.committed.events import DatacenterFinished, GlobalCancelRequested, GlobalEvent
 from hyperscale.gates.committed.state import DatacenterAssignment, GlobalJob
 from hyperscale.gates.messages import AssignmentCommand, AssignmentResultReply
 from hyperscale.gates.owner.datacenter_statistics import DatacenterStatistics
@@ -21,6 +21,7 @@ from hyperscale.gates.owner.events import (
     ProposeGlobal,
     SendAssignment,
 )
+from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.state import decode_job
 from hyperscale.jobs.leader.statistics import WorkflowStatistics, decode_report
 from hyperscale.plan.changes import LoadSchedule
@@ -163,6 +164,9 @@ class OwnerState:
         if again_at_s is None or self.now_s >= again_at_s:
             self._propose_again_at_s[key] = self.now_s + self.timeouts.proposal_s
             self.effects.append(ProposeGlobal(event))
+
+    def cancel(self, job: GlobalJob, reason: str, status: JobStatus) -> None:
+        self.propose(GlobalCancelRequested(job=job.id, reason=reason, status=status))
 
     def proposal_applied(self, event: GlobalEvent) -> None:
         self._propose_again_at_s.pop(_key(event), None)
