@@ -706,16 +706,33 @@ class Program:
     def draw(
         self,
         choices: list[tuple[int, list[float], list[list[int]]]],
-        feeds: list[tuple[str, bool, int, int]],
+        feeds: list[tuple[str, bool, int, int, int]],
         *,
         slots: int,
         slot: int,
         first_vu: int,
+        drawn: int = 0,
+        users_before: int = 0,
+        limit: int | None = None,
     ) -> None:
         """Lets every iteration draw one of its alternatives and take rows of feeds.
 
         A choice is (seed, where the share of each alternative ends, the positions that do not run
-        if it is chosen), a feed (take, whether a user has one row for good, rows, seed)."""
+        if it is chosen), a feed (take, whether a user has one row for good, the first row, rows,
+        seed). `drawn` iterations and `users_before` users of earlier attempts have had their rows;
+        with `limit`, no more than so many iterations are drawn for."""
+
+    def grant_rows(self, limit: int) -> None:
+        """Lets the slot draw for up to `limit` iterations, those of earlier attempts included."""
+
+    @property
+    def drawn(self) -> int:
+        """Iterations that were drawn for, those of earlier attempts included."""
+
+    @property
+    def short_of_rows(self) -> int:
+        """Users that wait until the slot may use more rows."""
+
     def resize(self, vus: int) -> None:
         """Makes room for more users."""
     def pace(

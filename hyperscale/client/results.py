@@ -149,7 +149,18 @@ def _notes(end: JobEnd) -> list[str]:
             f"up to {most:,} more requests than counted may have reached the target: "
             f"{', '.join(sorted({row.worker for row in lost}))} had not reported them"
         )
+    notes += [
+        f"{gap.workflow}: {gap.worker} may have used rows, which no other user gets: "
+        f"{_listed([rows.describe() for rows in gap.rows])}"
+        for gap in end.gaps
+        if gap.rows
+    ]
     return notes
+
+
+def _listed(texts: list[str]) -> str:
+    shown, more = texts[:_LISTED], len(texts) - _LISTED
+    return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _named(workers: set[str]) -> str:
@@ -157,6 +168,7 @@ def _named(workers: set[str]) -> str:
     return f"{first} and {len(others)} more were" if others else f"{first} was"
 
 
+_LISTED = 4
 _ENDED_AS = {
     JobStatus.CANCELLED: "was cancelled",
     JobStatus.TIMEOUT: "timed out",

@@ -10,14 +10,14 @@ class SlotChoices:
     """The choices of a workflow on one slot. `index` has the place of each step in the recorder."""
 
     def __init__(
-        self, plan: WorkflowPlan, index: Mapping[str, int], *, slots: int, slot: int
+        self, plan: WorkflowPlan, index: Mapping[str, int], *, slots: int, slot: int, drawn: int = 0
     ) -> None:
         self._choices = [
             (choice, [sum(1 << index[name] for name in names) for names in choice.left_out])
             for choice in choices_of(plan)
         ]
         self._slots = slots
-        self._next = slot  # the number of the next iteration, as for rows of feeds
+        self._next = slot + drawn * slots  # the number of the next iteration, as for rows of feeds
 
     def __bool__(self) -> bool:
         return bool(self._choices)

@@ -108,6 +108,7 @@ class CrewMaker:
         plan, slots, slot = assignment.plan, assignment.slots, assignment.slot
         design, outcomes = self._hooks.design, self._hooks.outcomes
         has_load = assignment.role is not SlotRole.TEAR_DOWN
+        drawn = 0 if assignment.rows is None else assignment.rows.first
         iterations = assignment.iterations
         if iterations is None and plan.iterations is not None and has_load:
             iterations = share(plan.iterations, slots, slot)
@@ -131,7 +132,7 @@ class CrewMaker:
             users=self.users(range(vus)),
             pacing=pacing_of(plan, clock, outcomes.recorder, slots=slots, slot=slot),
             feeds=slot_feeds(assignment, design.workflow),
-            choices=SlotChoices(plan, design.index, slots=slots, slot=slot) or None,
+            choices=SlotChoices(plan, design.index, slots=slots, slot=slot, drawn=drawn) or None,
             iterations=iterations,
             is_once=is_once(design),
         )

@@ -162,6 +162,11 @@ class ExecutorPool:
         for index in ids:
             self._executors[index].change(changes)
 
+    def grant_rows(self, ids: Iterable[int], limit: int) -> None:
+        """Let slots use more rows of feeds that are dealt once."""
+        for index in ids:
+            self._executors[index].grant_rows(limit)
+
     def renew_lease(self, ids: Iterable[int], deadline_boottime_ns: int) -> None:
         for index in ids:
             self._executors[index].renew_lease(deadline_boottime_ns)

@@ -29,6 +29,7 @@ from hyperscale.execution.protocol import (
     ExecutorHello,
     ExecutorOutput,
     FromExecutor,
+    GrantSlotRows,
     PrepareSlot,
     RefusalKind,
     RenewLease,
@@ -356,6 +357,11 @@ class PooledExecutor:
             if is_news and self._phase is ExecutorPhase.RUNNING and not self._slot.is_stopping:
                 self._watch.put_off()
                 self._expect_end(self._slot)
+
+    def grant_rows(self, limit: int) -> None:
+        """Let a slot that is prepared or runs use more rows."""
+        if self._phase in (ExecutorPhase.PREPARED, ExecutorPhase.RUNNING):
+            self.process.channel.send(GrantSlotRows(limit=limit))
 
     def _expect_end(self, slot: HeldSlot, *, start_in_s: float = 0.0) -> None:
         if slot.lasts_s is not None:

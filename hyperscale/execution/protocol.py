@@ -20,6 +20,7 @@ from hyperscale._native import Report
 from hyperscale.errors import RunError
 from hyperscale.plan import WorkflowPlan
 from hyperscale.plan.changes import AppliedChange
+from hyperscale.plan.rows import RowBounds
 from hyperscale.plan.status import PartStatus
 
 FRAME_BYTES_MAX = 16 * 1024 * 1024
@@ -78,6 +79,8 @@ class PrepareSlot(Struct, tag="prepare", frozen=True, kw_only=True):
 
     # All changes of the load so far, in the own time of the slot (`plan.changes`).
     changes: list[AppliedChange] = []
+    # Of a feed whose rows are dealt once over a cluster; None: the slot may use all its rows.
+    rows: RowBounds | None = None
 
 
 class ShareContext(Struct, tag="share", frozen=True, kw_only=True):
@@ -96,6 +99,12 @@ class ChangeSlot(Struct, tag="change", frozen=True, kw_only=True):
     """The load is changed: these are all changes so far, as in PrepareSlot."""
 
     changes: list[AppliedChange]
+
+
+class GrantSlotRows(Struct, tag="rows", frozen=True, kw_only=True):
+    """The slot may use its rows below this limit, which counts as in `RowBounds`."""
+
+    limit: int
 
 
 class RenewLease(Struct, tag="lease", frozen=True, kw_only=True):
@@ -138,6 +147,7 @@ class SlotRefused(Struct, tag="refused", frozen=True, kw_only=True):
 
 class SlotReport(Struct, tag="report", frozen=True, kw_only=True):
     report: Report
+    drawn: int = 0  # rows that the slot has used, counted as in `RowBounds`
 
 
 class SlotTearingDown(Struct, tag="tearing_down", frozen=True, kw_only=True):
@@ -152,6 +162,7 @@ class SlotFinished(Struct, tag="finished", frozen=True, kw_only=True):
     provided: bytes = b""  # encoded context for other workflows, see `values`
     # User code that ignored its cancellation still runs: the pool replaces the process.
     tainted: bool = False
+    drawn: int = 0  # as in SlotReport
 
     @property
     def reason(self) -> str | None:
@@ -176,7 +187,9 @@ class ExecutorDied(Struct, frozen=True, kw_only=True):
     blames_code: bool = False  # the slot's code is at fault: another executor would fail too
 
 
-ToExecutor = PrepareSlot | ShareContext | StartSlot | ChangeSlot | RenewLease | StopSlot
+ToExecutor = (
+    PrepareSlot | ShareContext | StartSlot | ChangeSlot | GrantSlotRows | RenewLease | StopSlot
+)
 FromExecutor = (
     ExecutorHello
     | SlotSetUp

@@ -32,6 +32,7 @@ from hyperscale.execution.protocol import (
     ChangeSlot,
     ExecutorHello,
     FromExecutor,
+    GrantSlotRows,
     PrepareSlot,
     RefusalKind,
     RenewLease,
@@ -135,9 +136,10 @@ class ExecutorService:
             case StartSlot():
                 if self._slot is not None and self._work is None:
                     self._begin(self._run(self._slot, message))
-            case ChangeSlot():
-                if self._slot is not None:
-                    self._slot.change(message.changes)
+            case ChangeSlot() if self._slot is not None:
+                self._slot.change(message.changes)
+            case GrantSlotRows() if self._slot is not None:
+                self._slot.grant_rows(message.limit)
             case StopSlot():
                 self._stop(message.reason, message.grace_s)
             case RenewLease():

@@ -325,6 +325,10 @@ class SlotRun:
         finally:
             self._growing = None
 
+    def grant_rows(self, limit: int) -> None:
+        """Let the slot use more rows of feeds that are dealt once."""
+        self._crew.grant_rows(limit)
+
     def renew_lease(self, deadline_boottime_ns: int) -> None:
         self._crew.renew_lease(deadline_boottime_ns)
         self._hub.guard()
@@ -470,6 +474,7 @@ class SlotRun:
             report=self._reports.make(histograms=True, whole_series=True),
             provided=encode_provided(provided),
             tainted=self._is_tainted or self._hooks.is_tainted,
+            drawn=self._crew.drawn,
         )
         self._become(SlotPhase.FINISHED)
         return _within_frame(finished)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 from hyperscale._native import Recorder, Report
+from hyperscale.execution.capture import complain
 from hyperscale.execution.limits import HISTOGRAMS_EVERY_S, REPORT_EVERY_S
 from hyperscale.execution.protocol import FromExecutor, PrepareSlot, SlotReport
 from hyperscale.execution.slot_clock import SlotClock
@@ -20,6 +21,7 @@ several reports."""
 
 _BEAT_S = 0.05
 _BEATS_PER_REPORT = round(REPORT_EVERY_S / _BEAT_S)
+_BEATS_SHORT = round(1.0 / _BEAT_S)
 _BEATS_PER_HISTOGRAMS = round(HISTOGRAMS_EVERY_S / _BEAT_S)
 
 
@@ -52,6 +54,7 @@ class SlotReports:
         self._sequence = self._beats = 0
         self._ended_s: float | None = None
         self._lag_s = self._due_s = 0.0
+        self._short_beats = 0  # since users wait for rows
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -98,7 +101,8 @@ class SlotReports:
         )
 
     def send(self, *, histograms: bool) -> None:
-        self._send(SlotReport(report=self.make(histograms=histograms)))
+        report = self.make(histograms=histograms)
+        self._send(SlotReport(report=report, drawn=self._crew.drawn))
 
     def close(self) -> None:
         if self._timer is not None:
@@ -110,5 +114,13 @@ class SlotReports:
         self.start()
         self._on_beat()
         self._beats += 1
+        self._watch_rows()
         if self._beats % _BEATS_PER_REPORT == 0:
             self.send(histograms=self._beats % _BEATS_PER_HISTOGRAMS == 0)
+
+    def _watch_rows(self) -> None:
+        """Say once that users wait, if the cluster does not grant rows as fast as they use them."""
+        short = self._crew.short_of_rows
+        self._short_beats = self._short_beats + 1 if short else 0
+        if self._short_beats == _BEATS_SHORT:
+            complain(f"{short} virtual users wait for rows that the job leader has yet to grant\n")

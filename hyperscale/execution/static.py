@@ -22,6 +22,7 @@ from hyperscale.graph import Blueprint, Hook
 from hyperscale.graph.static_steps import FromParameter, StaticCall
 from hyperscale.plan import ArrivalKind, FeedPer
 from hyperscale.plan.alternatives import choices_of
+from hyperscale.plan.rows import feeds_once
 from hyperscale.plan.shapes import slot_users
 
 # Between slices the event loop runs: reports, stops and leases wait for one slice at most.
@@ -39,6 +40,7 @@ class NativeCrew:
         self._clock = clock
         self.size = vus
         self.raised = 0  # there is no code of the test's own
+        self._drawn = 0  # once there is no program
         self._driver: asyncio.Task[None] | None = None
         self._is_cut = False
         self._is_halted = False
@@ -67,6 +69,22 @@ class NativeCrew:
             self._program.resize(self.size)
             self._repace(self._program)
 
+    @property
+    def drawn(self) -> int:
+        """Iterations that have had their rows, those of earlier attempts included."""
+        if self._program is not None:
+            self._drawn = self._program.drawn
+        return self._drawn
+
+    @property
+    def short_of_rows(self) -> int:
+        """Users that wait until the slot may use more rows."""
+        return 0 if self._program is None else self._program.short_of_rows
+
+    def grant_rows(self, limit: int) -> None:
+        if self._program is not None:
+            self._program.grant_rows(limit)
+
     async def wait(self) -> None:
         if self._driver is not None:
             await asyncio.wait((self._driver,))
@@ -77,6 +95,7 @@ class NativeCrew:
 
     def close(self) -> None:
         """Drop the program, which closes the connections of its users."""
+        self._drawn = self.drawn
         self._program = self._driver = None
 
     def renew_lease(self, deadline_boottime_ns: int) -> None:
@@ -172,7 +191,8 @@ def compile_static(
 ) -> NativeCrew | None:
     """Compile a static workflow for the native engine; None if it has to run in Python."""
     plan, slots, slot = assignment.plan, assignment.slots, assignment.slot
-    if design.why_not_static is not None:
+    bounds = assignment.rows
+    if design.why_not_static is not None or _runs_out(assignment, vus):
         return None
     hooks = [hook for layer in design.layers for hook in layer]
     position = {hook.name: place for place, hook in enumerate(hooks)}
@@ -208,14 +228,27 @@ def compile_static(
                 for choice in choices
             ],
             [
-                (feed.take.value, feed.per is FeedPer.VU, feed.rows, plan.seed_of(feed))
+                (feed.take.value, feed.per is FeedPer.VU, *feed.span, plan.seed_of(feed))
                 for feed in plan.feeds
             ],
             slots=slots,
             slot=slot,
             first_vu=plan.first_vu + slot,
+            drawn=0 if bounds is None else bounds.first,
+            users_before=0 if bounds is None else bounds.users_before,
+            limit=None if bounds is None else bounds.limit,
         )
     return NativeCrew(program, assignment, clock, vus=vus)
+
+
+def _runs_out(assignment: PrepareSlot, vus: int) -> bool:
+    """Return True if some users of the slot find no row that they could keep: in Python those end,
+    and the others go on."""
+    before = 0 if assignment.rows is None else assignment.rows.users_before
+    return any(
+        feed.dealt < assignment.slots * (before + vus - 1) + assignment.slot + 1
+        for feed in feeds_once(assignment.plan, FeedPer.VU)
+    )
 
 
 def _requests(hook: Hook, hub: ClientHub) -> list[Template]:

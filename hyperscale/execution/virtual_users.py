@@ -131,6 +131,20 @@ class UserCrew:
         """Iterations in which the test's own code raised."""
         return self.outcomes.raised
 
+    @property
+    def drawn(self) -> int:
+        """Iterations that have had their rows, those of earlier attempts included."""
+        return 0 if self.feeds is None else self.feeds.drawn
+
+    @property
+    def short_of_rows(self) -> int:
+        """Users that wait until the slot may use more rows."""
+        return 0 if self.feeds is None else self.feeds.short
+
+    def grant_rows(self, limit: int) -> None:
+        if self.feeds is not None:
+            self.feeds.grant(limit)
+
     async def wait(self) -> None:
         """Wait until every user's loop has ended."""
         if self._all_done is not None:
@@ -139,6 +153,8 @@ class UserCrew:
     def stop(self) -> None:
         """Start no more steps; users that wait for their next iteration end."""
         self.is_stopping = True
+        if self.feeds is not None:
+            self.feeds.wake()
         if self.pacing is not None:
             self.pacing.stop()
 
@@ -210,10 +226,15 @@ async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0911,
             due_ns = await pacing.turn(user)
             if due_ns == OVER:
                 return
-        if feeds is not None and not feeds.turn(instance):
-            if pacing is not None:
-                pacing.stop()  # there is no row for anyone else either
-            return
+        if feeds is not None:
+            while feeds.is_short:
+                await feeds.wait()
+                if crew.is_stopping:
+                    return
+            if not feeds.turn(instance):
+                if pacing is not None:
+                    pacing.stop()  # there is no row for anyone else either
+                return
         if is_counted:
             if not crew.remaining:
                 return

@@ -31,8 +31,9 @@ from hyperscale.jobs.committed.state import (
 )
 from hyperscale.jobs.leader.gaps import RATE_PER_CORE_MAX, UnreportedLoad
 from hyperscale.jobs.leader.statistics import WorkflowStatistics
-from hyperscale.plan import WorkflowPlan
+from hyperscale.plan import Take, WorkflowPlan
 from hyperscale.plan.changes import LoadChange
+from hyperscale.plan.rows import LostRows
 from hyperscale.plan.status import PartStatus
 
 _SERIES_S = 24 * 3600
@@ -108,6 +109,7 @@ def _one_part(
                 seconds=gap.seconds,
                 requests_max=gap.requests_max,
                 is_final=True,
+                rows=gap.rows,
             )
             for gap in end.gaps
             if gap.workflow == name
@@ -267,7 +269,8 @@ def heard_record(
             changes=part.changes.all,
             paused_s=paused_s,
         )
-        if gap.requests_max:
+        rows = _all_rows(workflow)
+        if gap.requests_max or rows:
             record.workflows[workflow.name].gaps.append(
                 Gap(
                     part=0,
@@ -276,9 +279,16 @@ def heard_record(
                     seconds=gap.seconds,
                     requests_max=gap.requests_max,
                     is_final=True,
+                    rows=rows,
                 )
             )
     return _encode(record)
+
+
+def _all_rows(workflow: WorkflowPlan) -> list[LostRows]:
+    """Return the rows of a datacenter that are dealt once: it may have used any of them."""
+    feeds = [feed for feed in workflow.feeds if feed.take is Take.ONCE and feed.dealt]
+    return [LostRows(feed=each.name, first=each.first, step=1, count=each.dealt) for each in feeds]
 
 
 def _heard_workflow(

@@ -1,8 +1,9 @@
-"""How a job is split over datacenters: users, stages and iterations by capacity, with offsets.
+"""How a job is split over datacenters by capacity: users, stages, iterations, rows, with offsets.
 
 Each datacenter counts as many slots as it has cores; `plan.share` splits a total over the slots,
 which are dealt to the datacenters in turn, so that a small total is spread as well. The users of a
-datacenter are a range: `first_vu` ... `first_vu + vus - 1` of the job's users.
+datacenter are a range: `first_vu` ... `first_vu + vus - 1` of the job's users. So are its rows of
+each feed: no two datacenters deal the same one, as long as there are as many rows as datacenters.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hyperscale.plan import Plan, StagePlan, WorkflowPlan, share
+from hyperscale.plan import FeedPlan, Plan, StagePlan, Take, WorkflowPlan, share
 
 _SLOTS_MAX = 4_096
 
@@ -22,6 +23,7 @@ class WorkflowShare(Struct, frozen=True):
     first_vu: int = 0
     iterations: int | None = None
     stages: tuple[StagePlan, ...] = ()
+    rows: dict[str, tuple[int, int]] = {}  # by feed: the first of its rows, and how many they are
 
 
 PlanShare = dict[str, WorkflowShare]
@@ -31,7 +33,9 @@ PlanShare = dict[str, WorkflowShare]
 def split_problem(plan: Plan, datacenters: int) -> str | None:
     """Return why a plan cannot be split over this number of datacenters; None if it can."""
     for workflow in plan.workflows:
-        totals = (("virtual users", workflow.vus), ("iterations", workflow.iterations))
+        totals = [("virtual users", workflow.vus), ("iterations", workflow.iterations)]
+        once = (feed for feed in workflow.feeds if feed.take is Take.ONCE)
+        totals += [(f"rows in {feed.name}", feed.rows) for feed in once]
         for what, total in totals:
             if workflow.is_test and total is not None and total < datacenters:
                 return f"{workflow.name} has {total} {what}, fewer than {datacenters} datacenters"
@@ -53,9 +57,12 @@ def split_plan(plan: Plan, cores: Mapping[str, int]) -> dict[str, PlanShare]:
         if workflow.iterations is not None:
             iterations = list(_split(workflow.iterations, dealt, len(cores)))
         stages = _split_stages(workflow, dealt, len(cores))
+        rows = _split_rows(workflow, dealt, len(cores))
         first_vu = 0
         for index, shared in enumerate(shares.values()):
-            part = WorkflowShare(vus[index], first_vu, iterations[index], stages[index])
+            part = WorkflowShare(
+                vus[index], first_vu, iterations[index], stages[index], rows[index]
+            )
             shared[workflow.name] = part
             first_vu += vus[index]
     return shares
@@ -63,14 +70,31 @@ def split_plan(plan: Plan, cores: Mapping[str, int]) -> dict[str, PlanShare]:
 
 def whole_plan(plan: Plan, datacenters: list[str]) -> dict[str, PlanShare]:
     """Give every datacenter the whole plan: the users of the job are those of all of them."""
+    dealt, count = list(range(len(datacenters))), len(datacenters)
     return {
         name: {
             workflow.name: WorkflowShare(
-                workflow.vus, index * workflow.vus, workflow.iterations, workflow.stages
+                workflow.vus,
+                index * workflow.vus,
+                workflow.iterations,
+                workflow.stages,
+                _split_rows(workflow, dealt, count)[index],
             )
             for workflow in plan.workflows
         }
         for index, name in enumerate(datacenters)
+    }
+
+
+def without_rows(plan: Plan, shared: PlanShare) -> PlanShare:
+    """Return a part without rows that are dealt once: another datacenter may have used them."""
+    return {
+        workflow.name: replace(
+            shared[workflow.name],
+            rows=shared[workflow.name].rows
+            | {feed.name: (0, 0) for feed in workflow.feeds if feed.take is Take.ONCE},
+        )
+        for workflow in plan.workflows
     }
 
 
@@ -90,7 +114,12 @@ def _slice(workflow: WorkflowPlan, shared: WorkflowShare) -> WorkflowPlan:
         iterations=shared.iterations,
         stages=shared.stages,
         thresholds=(),
+        feeds=tuple(_slice_feed(feed, shared.rows.get(feed.name)) for feed in workflow.feeds),
     )
+
+
+def _slice_feed(feed: FeedPlan, rows: tuple[int, int] | None) -> FeedPlan:
+    return feed if rows is None else replace(feed, first=rows[0], count=rows[1])
 
 
 def _scaled(cores: list[int]) -> list[int]:
@@ -114,6 +143,22 @@ def _split(total: int, dealt: list[int], datacenters: int) -> list[int]:
     shares = [0] * datacenters
     for slot, index in enumerate(dealt):
         shares[index] += share(total, len(dealt), slot)
+    return shares
+
+
+def _split_rows(
+    workflow: WorkflowPlan, dealt: list[int], datacenters: int
+) -> list[dict[str, tuple[int, int]]]:
+    """Split the rows of each feed into ranges. With fewer rows than datacenters, all of them have
+    all rows of a feed that deals a row more than once."""
+    shares: list[dict[str, tuple[int, int]]] = [{} for _ in range(datacenters)]
+    for feed in workflow.feeds:
+        counts, first = _split(feed.rows, dealt, datacenters), 0
+        if not workflow.is_test or (min(counts) == 0 and feed.take is not Take.ONCE):
+            continue
+        for index, count in enumerate(counts):
+            shares[index][feed.name] = (first, count)
+            first += count
     return shares
 
 

@@ -122,7 +122,7 @@ def _obstacle(
         NotStatic.TRACED: plan.tracing > 0,
         NotStatic.SET_UP: StepKind.SETUP in kinds or bool(of_users),
         NotStatic.RUNS_OUT: any(
-            feed.take is Take.ONCE and feed.per is FeedPer.VU and feed.rows < plan.last_vu
+            feed.take is Take.ONCE and feed.per is FeedPer.VU and feed.dealt < plan.vus
             for feed in plan.feeds
         ),
         NotStatic.MANY_ROWS: any(feed.rows > COMPILED_ROWS_MAX for feed in plan.feeds)

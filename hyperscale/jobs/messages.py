@@ -18,6 +18,7 @@ from msgspec import Struct, field
 
 from hyperscale.plan import Priority, WorkflowPlan
 from hyperscale.plan.changes import AppliedChange
+from hyperscale.plan.rows import RowBounds
 from hyperscale.plan.status import PartStatus
 from hyperscale.wire.client_access import Permission
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
@@ -123,6 +124,7 @@ class PreparePart(Struct, frozen=True, kw_only=True):
     within_job: bool = False
     # All changes of the load so far, as the part sees them: see ChangePart.
     changes: list[AppliedChange] = field(default_factory=list)
+    rows: RowBounds | None = None  # of feeds whose rows are dealt once: see GrantRows
 
 
 SHARED_MAX = 4
@@ -158,6 +160,19 @@ class ChangePart(Struct, frozen=True, kw_only=True):
     group: int
     term: int
     changes: list[AppliedChange]
+
+
+@message(kind=408, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
+class GrantRows(Struct, frozen=True, kw_only=True):
+    """Use rows that are dealt once up to a limit, which is committed. -> PartCommandReply
+
+    The limit counts for each slot of the attempt, as in `RowBounds`, and never falls.
+    """
+
+    attempt_id: AttemptId
+    group: int
+    term: int
+    limit: int
 
 
 @message(kind=402, priority=MessagePriority.CRITICAL, size=SizeClass.SMALL, senders=_MANAGERS)
@@ -295,6 +310,18 @@ class AnnounceSetUp(Struct, frozen=True, kw_only=True):
     stamp_ms: int = 0  # as in PartCommandReply
 
 
+@message(kind=424, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_WORKERS)
+class AnnounceRows(Struct, frozen=True, kw_only=True):
+    """How many rows each slot of an attempt has used, counted as in `RowBounds`. Sent each second
+    while they use rows, and more often when little is left below the limit."""
+
+    worker: str
+    group: int
+    attempt_id: AttemptId
+    used: list[int]
+    limit: int  # that the executors know
+
+
 @message(kind=414, priority=MessagePriority.CRITICAL, size=SizeClass.MEDIUM, senders=_WORKERS)
 class AnnouncePrepareFailed(Struct, frozen=True, kw_only=True):
     """Preparing failed; the cores are free. Repeated until acknowledged.
@@ -366,6 +393,7 @@ class DeliverResult(Struct, frozen=True, kw_only=True):
     # The gap: how long a killed executor may have sent load after its last report.
     unheard_s: float = 0.0
     set_up: bytes = b""  # what setup left here, if the attempt ended before it was shared
+    rows_used: list[int] = field(default_factory=list)  # as in AnnounceRows
 
 
 @message(kind=418, priority=MessagePriority.NORMAL, size=SizeClass.MEDIUM, senders=_WORKERS)

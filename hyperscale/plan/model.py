@@ -125,6 +125,21 @@ class FeedPlan(Struct, frozen=True, kw_only=True):
     per: FeedPer
     rows: int
     digest: int  # of all rows
+    # Of a datacenter's part of a job: the rows from `first` on, `count` of them, are its own.
+    first: int = 0
+    count: int | None = None
+
+    @property
+    def dealt(self) -> int:
+        """How many rows are dealt here, if each is dealt here or in another datacenter."""
+        return self.rows if self.count is None else self.count
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first row of those that are dealt here, and how many they are. Random rows are any
+        rows, and users that have one for good have it by their number in the whole job."""
+        is_of_all = self.per is FeedPer.VU and self.take is Take.CIRCULAR
+        return (0, self.rows) if is_of_all or self.take is Take.RANDOM else (self.first, self.dealt)
 
 
 class ThresholdPlan(Struct, frozen=True, kw_only=True):
@@ -203,7 +218,10 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True):
 
     def seed_of(self, feed: FeedPlan) -> int:
         """Of the rows that a feed with `take="random"` deals."""
-        return zlib.crc32(f"{self.name}: {feed.name}".encode())
+        # Datacenters number their iterations alike, and must not draw the same rows.
+        return zlib.crc32(f"{self.name}: {feed.name}".encode()) + (
+            feed.first if feed.per is FeedPer.ITERATION else 0
+        )
 
     @property
     def quiet_s(self) -> float:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from hyperscale.errors import InputError
-from hyperscale.plan.model import Plan, Take, WorkflowPlan
+from hyperscale.plan.model import Plan, WorkflowPlan
 from hyperscale.plan.shapes import STAGES_MAX, TARGET_MAX
 from hyperscale.plan.thresholds import thresholds_of
 
@@ -40,9 +40,6 @@ def _load_problems(plan: WorkflowPlan) -> Iterator[str]:
         yield f"has pauses of {least_s:g} to {most_s:g} s"
     if not 0 <= plan.warmup_s < plan.duration_s:
         yield f"has a warm-up of {plan.warmup_s:g} s"
-    for feed in plan.feeds:
-        if feed.take is Take.ONCE:
-            yield f'takes rows of {feed.name} "once", which clusters do not support yet'
     yield from _stage_problems(plan)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from hyperscale.plan.rows import LostRows
 from hyperscale.reporting import results
 from hyperscale.reporting.results import SCHEMA_VERSION, RunResult
 
@@ -37,6 +38,7 @@ _OPTIONAL = {
     "StepResult": {"held_seconds", "held_max_ms", "failures"} | _COUNTED,
     "SeriesResult": {"p90_ms", "p95_ms", "vus", "sent"},
     "SegmentResult": {"began_seconds", "elapsed_seconds"},
+    "GapResult": {"rows"},
     "UsageResult": {"saturated"},
 }
 
@@ -50,7 +52,9 @@ def encode_schema() -> str:
         if component.get("type") == "object":
             # Every field is written, whether or not it has its default value.
             optional = _OPTIONAL.get(name, set())
-            described = _descriptions(getattr(results, name))
+            described = _descriptions(
+                LostRows if name == LostRows.__name__ else getattr(results, name)
+            )
             properties = component["properties"]
             component["required"] = [field for field in properties if field not in optional]
             for field, given in properties.items():

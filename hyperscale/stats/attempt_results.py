@@ -8,6 +8,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from hyperscale.plan.rows import LostRows
+
 # The bounds are for the schema: reading a result does not enforce them.
 NOT_NEGATIVE = Meta(extra_json_schema={"minimum": 0})
 Count = Annotated[int, NOT_NEGATIVE]
@@ -36,6 +38,8 @@ class GapResult(Struct, frozen=True, kw_only=True):
     worker: str  # The worker that may have sent the load.
     seconds: Amount  # How long the worker may have sent load without reporting it.
     requests_max: Count  # Upper bound of the requests that were not reported.
+    # Rows of feeds with `take="once"` that were possibly used; no other user gets them.
+    rows: list[LostRows] = []
 
 
 class UsageResult(Struct, frozen=True, kw_only=True):

@@ -1,13 +1,17 @@
 """Rates, stages, a mix and feeds hold for a job on three workers as a whole."""
 
 import asyncio
+from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
-from hyperscale.errors import InputError
 from hyperscale.reporting.results import RunStatus
+from hyperscale.stats.attempt_results import GapResult
+from tests.execution.server import CountingServer
 from tests.lab.cluster import Cluster, running, users
 from tests.lab.loops import on_loop
+from tests.lab.waiting import until_async
 
 STEP = """
     @step()
@@ -60,18 +64,51 @@ class Fed(Workflow):
     assert step.status_codes == {"200": 20, "201": 20, "202": 20}
 
 
+BY_COLUMN = """
+    @step()
+    async def page(self, url: URL = rows.column("url")) -> HTTPResponse:
+        return await self.client.http.get(url)
+"""
+BY_NAME = """
+    @step()
+    async def page(self) -> HTTPResponse:
+        return await self.client.http.get(self.rows["url"])
+"""
+
+
+@pytest.mark.parametrize("step", [BY_COLUMN, BY_NAME], ids=["native", "python"])
 @on_loop
-async def test_rows_that_are_taken_once_are_refused(cluster: Cluster) -> None:
-    file = cluster.write(f"""
+async def test_rows_are_taken_once_or_named_in_gaps_although_a_worker_dies(
+    cluster: Cluster, step: str
+) -> None:
+    with CountingServer() as server:
+        file = cluster.write(f"""
 from hyperscale import Feed
 
 class Fed(Workflow):
     vus = 6
-    people = Feed([{{"name": "Ann"}}], take="once")
-{STEP}""")
-    async with cluster.client() as client:
-        with pytest.raises(InputError, match='takes rows of people "once", which clusters do not'):
-            await client.submit_job(file)
+    duration = "60s"
+    interval = "50ms"
+    rows = Feed([{{"url": f"{server.url}/{{row}}"}} for row in range(600)], take="once")
+{step}""")
+        async with cluster.client() as client:
+            job = await client.submit_job(file)
+            await until_async(lambda: len(server.requests) >= 100, what="100 rows are used")
+            cluster.kill("worker-1")
+            final = await client.wait_for_completion(job, timeout=90)
+        used = Counter(int(request.rpartition("/")[2]) for request in server.requests.elements())
+    named = [row for gap in final.result.gaps for row in rows_of(gap)]
+    assert final.result.status is RunStatus.COMPLETED
+    assert set(used.values()) == {1}
+    assert set(named) | set(used) == set(range(600))
+    assert len(named) == len(set(named)) < 300
+    assert {row % 3 for row in named} == {named[0] % 3}  # of the slot of the worker that died
+    assert any("may have used rows" in warning for warning in final.result.warnings)
+
+
+def rows_of(gap: GapResult) -> Iterator[int]:
+    for rows in gap.rows:
+        yield from range(rows.first, rows.first + rows.step * rows.count, rows.step)
 
 
 @on_loop

@@ -3,10 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
+from hyperscale.execution.protocol import SlotReport
+from hyperscale.plan.rows import RowBounds
+from hyperscale.plan.status import PartStatus
 from tests.execution.server import CountingServer
-from tests.lab.executors import Lab, Outcome
+from tests.lab.executors import Bench, Lab, Outcome
 
 both = pytest.mark.parametrize("static", [True, False], ids=["native", "python"])
 
@@ -219,3 +223,69 @@ def test_a_step_reads_the_row_beside_its_column(lab: Lab, server: CountingServer
     run(lab, server, body, static=False)
     assert pages(server) == {"0": 1, "1": 1}
     assert server.bodies == [b"n0", b"n1"]
+
+
+@both
+@pytest.mark.parametrize("load", ["vus = 2", "rate = '100/s'"], ids=["users", "rate"])
+def test_a_slot_uses_rows_below_its_limit_and_waits_for_more(
+    lab: Lab, server: CountingServer, static: bool, load: str
+) -> None:
+    rows = RowBounds(first=1, limit=3)
+    lab.write(f"""
+        from hyperscale.testing import Feed
+
+        class Drawn(Workflow):
+            {load}
+            duration = "20s"
+            pages = Feed([{{"url": f"{server.url}/p{{n}}"}} for n in range(9)], take="once")
+
+            @step()
+            async def page(self, url: URL = pages.column("url")) -> HTTPResponse:
+                return await self.client.http.get(url)
+    """)
+
+    async def work(bench: Bench) -> None:
+        assignment = bench.assignment("Drawn", 0, static=static)
+        await bench.pool.prepare(bench.ids, [msgspec.structs.replace(assignment, rows=rows)])
+        bench.pool.start(bench.ids)
+        (outcome,) = bench.outcomes
+
+        def drawn() -> list[int]:
+            return [event.drawn for event in outcome.events if isinstance(event, SlotReport)]
+
+        await bench.until(lambda: drawn()[-3:] == [3, 3, 3])
+        assert sorted(server.requests) == ["GET /p1", "GET /p2"]
+        bench.pool.grant_rows(bench.ids, 5)
+        await bench.until(lambda: drawn()[-3:] == [5, 5, 5])
+        assert not outcome.is_over
+        bench.pool.grant_rows(bench.ids, 99)
+        await bench.ended()
+        assert outcome.finished is not None
+
+    lab.work(work)
+    assert server.requests == {f"GET /p{n}": 1 for n in range(1, 9)}
+
+
+@both
+def test_a_slot_that_waits_for_rows_stops_at_once(
+    lab: Lab, server: CountingServer, static: bool
+) -> None:
+    body = with_columns(lab, server, 'take="once"', "").replace("SERVER", server.url)
+    lab.write(f"""
+        from hyperscale.testing import Data, Feed, Headers
+
+        class Drawn(Workflow):{body}""")
+
+    async def work(bench: Bench) -> None:
+        assignment = bench.assignment("Drawn", 0, static=static)
+        rows = RowBounds(limit=2)
+        await bench.pool.prepare(bench.ids, [msgspec.structs.replace(assignment, rows=rows)])
+        bench.pool.start(bench.ids)
+        (outcome,) = bench.outcomes
+        await bench.until(lambda: "wait for rows" in outcome.output)
+        bench.pool.stop(bench.ids, "enough", 5.0)
+        await bench.ended()
+        assert outcome.finished is not None
+        assert (outcome.finished.status, outcome.finished.drawn) == (PartStatus.STOPPED, 2)
+
+    lab.work(work)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hyperscale.gates.slices import sliced, split_plan, split_problem, whole_plan
-from hyperscale.plan import StagePlan
+from hyperscale.gates.slices import sliced, split_plan, split_problem, whole_plan, without_rows
+from hyperscale.plan import FeedPer, FeedPlan, Plan, StagePlan, Take
 from tests.lab.job_builders import plan, workflow
 
 
@@ -77,3 +77,53 @@ def test_stages_are_split_like_users_and_rates_in_proportion() -> None:
     rates = [[stage.target for stage in part.workflows[1].stages] for part in parts]
     assert [sum(each) for each in zip(*rates, strict=True)] == pytest.approx([10.0, 3.0])
     assert rates[0] == pytest.approx([2 * each for each in rates[1]])
+
+
+def fed(rows: int, take: Take = Take.ONCE, per: FeedPer = FeedPer.ITERATION) -> Plan:
+    feed = FeedPlan(name="people", take=take, per=per, rows=rows, digest=7)
+    return plan(replace(workflow("Load", vus=90), feeds=(feed,)))
+
+
+@pytest.mark.parametrize("take", [Take.ONCE, Take.CIRCULAR])
+@given(
+    cores=st.lists(st.integers(1, 200), min_size=1, max_size=6), rows=st.integers(2_000, 100_000)
+)
+def test_datacenters_deal_disjoint_rows_and_together_all_of_them(
+    take: Take, cores: list[int], rows: int
+) -> None:
+    job = fed(rows, take)
+    named = {f"dc{n}": each for n, each in enumerate(cores)}
+    for shares in (split_plan(job, named), whole_plan(job, list(named))):
+        next_row = 0
+        for shared in shares.values():
+            (feed,) = sliced(job, shared).workflows[0].feeds
+            assert feed.span[0] == next_row
+            next_row += feed.span[1]
+        assert next_row == rows
+
+
+def test_random_rows_are_any_rows_and_differ_between_datacenters() -> None:
+    job = fed(100, Take.RANDOM)
+    parts = [sliced(job, each).workflows[0] for each in split_plan(job, {"a": 1, "b": 1}).values()]
+    assert [part.feeds[0].span for part in parts] == [(0, 100)] * 2
+    assert len({part.seed_of(part.feeds[0]) for part in parts}) == 2
+
+
+def test_circular_rows_of_users_follow_their_numbers_in_the_whole_job() -> None:
+    job = fed(100, Take.CIRCULAR, FeedPer.VU)
+    parts = [sliced(job, each).workflows[0] for each in split_plan(job, {"a": 1, "b": 1}).values()]
+    assert [part.feeds[0].span for part in parts] == [(0, 100)] * 2
+
+
+def test_fewer_rows_than_datacenters_are_refused_if_each_is_dealt_once() -> None:
+    assert split_problem(fed(2), 3) == "Load has 2 rows in people, fewer than 3 datacenters"
+    assert split_problem(fed(2, Take.CIRCULAR), 3) is None
+    shares = split_plan(fed(2, Take.CIRCULAR), {"a": 1, "b": 1, "c": 1})
+    assert all(not shared["Load"].rows for shared in shares.values())
+
+
+def test_a_datacenter_that_replaces_another_deals_none_of_the_rows_it_may_have_used() -> None:
+    job = fed(100)
+    shared = without_rows(job, split_plan(job, {"a": 1, "b": 1})["b"])
+    (feed,) = sliced(job, shared).workflows[0].feeds
+    assert feed.dealt == 0

@@ -27,6 +27,7 @@ from hyperscale.jobs.messages import (
     AnnounceReady,
     AttemptId,
     DeliverResult,
+    GrantRows,
     HeldCores,
     ListAttempts,
     ListAttemptsReply,
@@ -69,6 +70,7 @@ class Worker:
     renewals: int = 0
     renewed: list[AttemptId] = field(default_factory=list)  # attempts of the last renewal
     echoed: list[int] = field(default_factory=list)  # stamps of renewals and starts
+    limits: list[int] = field(default_factory=list)  # of rows, as granted
     version: int = 0
     incarnation: int = 1
 
@@ -375,6 +377,9 @@ class Rig:
                 worker.phases[attempt_id] = PartPhase.RUNNING
                 worker.echoed.append(command.stamp_ms)
                 worker.starts.setdefault(attempt_id, self.now_s + command.start_in_ms / 1000)
+                return self._answer(attempt_id, worker)
+            case GrantRows(attempt_id=attempt_id):
+                worker.limits.append(command.limit)
                 return self._answer(attempt_id, worker)
             case StopPart(attempt_id=attempt_id):
                 worker.stops.append(attempt_id)

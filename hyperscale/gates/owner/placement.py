@@ -5,7 +5,7 @@ from hyperscale.gates.committed.events import (
     DatacenterShare,
     GlobalOptions,
 )
-from hyperscale.gates.committed.state import DatacenterAssignment, GlobalJob
+from hyperscale.gates.committed.state import DatacenterAssignment, GlobalJob, Withdrawal
 from hyperscale.gates.datacenters.health import DatacenterHealth
 from hyperscale.gates.datacenters.routing import (
     DatacenterChoice,
@@ -14,7 +14,13 @@ from hyperscale.gates.datacenters.routing import (
     choose_datacenters,
 )
 from hyperscale.gates.owner.state import GlobalProgress, OwnerState
-from hyperscale.gates.slices import PlanShare, split_plan, split_problem, whole_plan
+from hyperscale.gates.slices import (
+    PlanShare,
+    split_plan,
+    split_problem,
+    whole_plan,
+    without_rows,
+)
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.plan import Plan
 
@@ -101,7 +107,10 @@ class DatacenterPlacement:
                 taken = frozenset(each.datacenter for each in job.assignments)
                 decision = self.route(job.key, job.options, instead_of=taken)
                 if isinstance(decision, DatacenterChoice):
-                    share = {decision.primary[0]: vacant.workflows}
+                    workflows = vacant.workflows
+                    if job.started_ms and vacant.withdrawn is Withdrawal.REMOVED:
+                        workflows = without_rows(job.plan, workflows)
+                    share = {decision.primary[0]: workflows}
                     self._propose_shares(job, share, decision, replaces=vacant.datacenter)
                     replacing.add(vacant.datacenter)
         return frozenset(replacing)

@@ -117,6 +117,63 @@ class StopCause:
     is_retryable: bool = False  # another worker may succeed
 
 
+ROWS_EVERY_S = 1.0
+"""How often the job leader hears how many rows were used."""
+ROWS_LOW_EVERY_S = 0.1
+"""... if less than half of what was granted last is left."""
+
+
+class AttemptRows:
+    """How many rows each slot of an attempt has used, and up to which limit it may."""
+
+    def __init__(self, first: int, limit: int, places: tuple[int, ...]) -> None:
+        self.limit = limit
+        self._used = dict.fromkeys(sorted(places), first)
+        self._low = (first + limit) // 2
+        self._announced: list[int] | None = None
+        self._announced_s = 0.0
+
+    @property
+    def used(self) -> list[int]:
+        """Rows that each slot has used, in the order of the slots."""
+        return list(self._used.values())
+
+    def use(self, place: int, drawn: int) -> None:
+        self._used[place] = max(self._used[place], drawn)
+
+    def grant(self, limit: int) -> bool:
+        """Raise the limit; return False if it is not higher than before."""
+        if limit <= self.limit:
+            return False
+        self._low = (max(self._used.values()) + limit) // 2
+        self.limit = limit
+        return True
+
+    def is_due(self, *, now_s: float) -> bool:
+        """Return True if the job leader should hear of the use now; note that it does."""
+        used = self.used
+        is_low = max(used) >= self._low
+        if not is_low and used == self._announced:
+            return False
+        every_s = ROWS_LOW_EVERY_S if is_low else ROWS_EVERY_S
+        if self._announced is not None and now_s < self._announced_s + every_s:
+            return False
+        self._announced, self._announced_s = used, now_s
+        return True
+
+    def leader_changed(self) -> None:
+        """Let the new job leader hear of the use soon."""
+        self._announced = None
+
+
+@dataclass(slots=True)
+class Directives:
+    """What the job leader may adjust while an attempt runs, as its executors know it."""
+
+    changes: int = 0  # how many changes of the load
+    rows: AttemptRows | None = None  # None: no feed deals each row once
+
+
 @dataclass(slots=True)
 class AttemptOnWorker:
     """An attempt that holds places, or waits for those of the attempt it supersedes."""
@@ -134,7 +191,7 @@ class AttemptOnWorker:
     started_s: float | None = None  # when its load began, or will begin
     ends: dict[int, PlaceEnded] = field(default_factory=dict)  # by place
     vacated: set[int] = field(default_factory=set)
-    changes: int = 0  # how many changes of the load its executors know
+    directives: Directives = field(default_factory=Directives)
     is_weighed: bool = False  # its executors have the CPU weight of its priority
 
     def become(self, state: AttemptState) -> None:

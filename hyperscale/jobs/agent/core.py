@@ -26,6 +26,7 @@ from hyperscale.jobs.messages import (
     AnnounceCores,
     AttemptId,
     ChangePart,
+    GrantRows,
     ListAttempts,
     ListAttemptsReply,
     PartCommandReply,
@@ -107,9 +108,10 @@ class Agent:
         match event:
             # The most frequent events; they change no core.
             case events.PlaceReported():
-                if (attempt := self._attempts.get(event.attempt_id)) is not None:
-                    attempt.statistics.add(event.place, event.report, now_s=now_s)
-                return []
+                if (attempt := self._attempts.get(event.attempt_id)) is None:
+                    return []
+                attempt.statistics.add(event.place, event.report, now_s=now_s)
+                return self._reports.rows_used(attempt, event, now_s=now_s)
             case events.PlacePrinted():
                 self._reports.printed(event, now_s=now_s)
                 return []
@@ -177,7 +179,14 @@ class Agent:
                 effects, reply = self._renew(command, is_admitted, now_s)
             case ListAttempts():
                 reply = self._list(command, is_admitted, now_s)
-            case PreparePart() | ShareSetUpContext() | StartPart() | ChangePart() | StopPart():
+            case (
+                PreparePart()
+                | ShareSetUpContext()
+                | StartPart()
+                | ChangePart()
+                | GrantRows()
+                | StopPart()
+            ):
                 refused = None
                 try:
                     effects = self._command_part(command, is_admitted, now_s)
@@ -203,9 +212,9 @@ class Agent:
                 return self._supervisor.share_context(attempt, command.context)
             case StartPart():
                 return self._start(command, now_s)
-            case ChangePart():
+            case ChangePart() | GrantRows():
                 attempt = self._attempts.get(command.attempt_id)
-                return [] if attempt is None else self._supervisor.change(attempt, command.changes)
+                return [] if attempt is None else self._supervisor.adjust(attempt, command)
             case StopPart():
                 return self._stop(command, now_s)
 

@@ -13,11 +13,13 @@ from hyperscale.jobs.messages import (
     AnnounceCores,
     AnnouncePrepareFailed,
     AnnounceReady,
+    AnnounceRows,
     AnnounceSetUp,
     AttemptId,
     ChangePart,
     DeliverResult,
     ForwardOutput,
+    GrantRows,
     ListAttempts,
     ListAttemptsReply,
     PartCommandReply,
@@ -34,12 +36,13 @@ from hyperscale.plan.changes import AppliedChange
 from hyperscale.plan.status import PartStatus
 from hyperscale.sansio.core import Tick
 
-PartCommand = PreparePart | ShareSetUpContext | StartPart | ChangePart | StopPart
+PartCommand = PreparePart | ShareSetUpContext | StartPart | ChangePart | GrantRows | StopPart
 LeaderCommand = PartCommand | RenewLeases | ListAttempts | AcknowledgeResult
 CommandReply = PartCommandReply | RenewLeasesReply | ListAttemptsReply
 WorkerMessage = (
     AnnounceSetUp
     | AnnounceReady
+    | AnnounceRows
     | AnnouncePrepareFailed
     | DeliverResult
     | ForwardOutput
@@ -91,6 +94,7 @@ class PlaceReported:
     attempt_id: AttemptId
     place: int
     report: Report
+    drawn: int = 0  # rows that its slot has used, counted as in `RowBounds`
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,7 @@ class PlaceEnded:
     report: Report | None = None  # None: the executor died before its last report
     provided: bytes = b""
     is_dead: bool = False  # the process died without fault of user code
+    drawn: int = 0  # as in PlaceReported, if there is a report
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +269,15 @@ class ChangeAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class GrantAttemptRows:
+    """Let the executors use their rows below the limit."""
+
+    attempt_id: AttemptId
+    places: tuple[int, ...]
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseAttempt:
     """Let the executors generate load until `until_s`, on the clock of `now_s`."""
 
@@ -305,6 +319,7 @@ AgentEffect = (
     | ShareWithAttempt
     | StartAttempt
     | ChangeAttempt
+    | GrantAttemptRows
     | LeaseAttempt
     | StopAttempt
     | StoreResult

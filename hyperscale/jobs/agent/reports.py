@@ -11,6 +11,7 @@ from hyperscale.jobs.agent.attempts import AttemptOnWorker, AttemptState, Worker
 from hyperscale.jobs.agent.events import (
     AgentEffect,
     PlacePrinted,
+    PlaceReported,
     ReportAnswered,
     SendMessage,
     SendReport,
@@ -19,6 +20,7 @@ from hyperscale.jobs.agent.events import (
 from hyperscale.jobs.agent.results import AttemptEnd
 from hyperscale.jobs.messages import (
     AnnounceReady,
+    AnnounceRows,
     AnnounceSetUp,
     AttemptId,
     Backpressure,
@@ -166,6 +168,8 @@ class ReportSchedule:
         self._channels.pop(group, None)
         for attempt in self._attempts.of_group(group):
             attempt.statistics.leader_changed()
+            if attempt.directives.rows is not None:
+                attempt.directives.rows.leader_changed()
             if attempt.is_reported:
                 self.watch(group, now_s=now_s)
             else:
@@ -204,6 +208,25 @@ class ReportSchedule:
                 stamp_ms=stamp_ms,
             )
         leader = self._leaders.get(attempt.group, attempt.command.leader)
+        return [SendMessage(leader, message)]
+
+    def rows_used(
+        self, attempt: AttemptOnWorker, event: PlaceReported, *, now_s: float
+    ) -> list[AgentEffect]:
+        """Note how many rows a slot has used; tell the job leader if it should hear of it."""
+        rows, leader = attempt.directives.rows, self._leaders.get(attempt.group)
+        if rows is None:
+            return []
+        rows.use(event.place, event.drawn)
+        if leader is None or not attempt.is_reported or not rows.is_due(now_s=now_s):
+            return []
+        message = AnnounceRows(
+            worker=self.worker,
+            group=attempt.group,
+            attempt_id=attempt.id,
+            used=rows.used,
+            limit=rows.limit,
+        )
         return [SendMessage(leader, message)]
 
     def watch(self, group: int, *, now_s: float) -> None:

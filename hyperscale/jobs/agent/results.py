@@ -40,6 +40,7 @@ def result_of(attempt: AttemptOnWorker, worker: str) -> DeliverResult:
             was_saturated=attempt.statistics.saturation.was_saturated,
             unheard_s=attempt.statistics.gap_s,
             set_up=b"" if attempt.has_context else attempt.set_up,
+            rows_used=[] if (rows := attempt.directives.rows) is None else rows.used,
         )
     )
 

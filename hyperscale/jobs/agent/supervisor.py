@@ -9,7 +9,9 @@ from msgspec.structs import replace
 
 from hyperscale.jobs.agent.attempts import (
     AttemptOnWorker,
+    AttemptRows,
     AttemptState,
+    Directives,
     OutputBuffer,
     StopCause,
     WorkerAttempts,
@@ -20,6 +22,7 @@ from hyperscale.jobs.agent.events import (
     AttemptPrepareFailed,
     AttemptSetUp,
     ChangeAttempt,
+    GrantAttemptRows,
     LeaseAttempt,
     PlaceEnded,
     PlaceVacated,
@@ -41,9 +44,15 @@ from hyperscale.jobs.agent.results import (
     result_of,
 )
 from hyperscale.jobs.agent.statistics import AttemptStatistics
-from hyperscale.jobs.messages import AttemptId, DeliverResult, HeldCores, PreparePart
+from hyperscale.jobs.messages import (
+    AttemptId,
+    ChangePart,
+    DeliverResult,
+    GrantRows,
+    HeldCores,
+    PreparePart,
+)
 from hyperscale.jobs.provisioner import SHARED_NICE
-from hyperscale.plan.changes import AppliedChange
 from hyperscale.plan.status import PartStatus
 
 STOP_GRACE_S = 1.0
@@ -100,7 +109,7 @@ class AttemptSupervisor:
                 attempt_id.workflow, command.first_slot, offset_s=offset_s
             ),
             output=OutputBuffer(first=first_output, now_s=now_s),
-            changes=len(command.changes),
+            directives=Directives(len(command.changes), _rows_of(command, places)),
         )
         return effects if is_waiting else effects + self._prepare(self._attempts[attempt_id])
 
@@ -141,13 +150,23 @@ class AttemptSupervisor:
         start = StartAttempt(attempt.id, attempt.remaining, start_in_ms, since_s)
         return [*_lease(attempt), start]
 
-    def change(self, attempt: AttemptOnWorker, changes: list[AppliedChange]) -> list[AgentEffect]:
-        """Change the load of an attempt that is ready or runs, unless it knows the changes."""
+    def adjust(
+        self, attempt: AttemptOnWorker, command: ChangePart | GrantRows
+    ) -> list[AgentEffect]:
+        """Change the load of an attempt that is ready or runs, or let it use more rows, unless it
+        knows what the command says."""
         has_slots = attempt.state in (AttemptState.READY, AttemptState.RUNNING)
-        if not has_slots or len(changes) <= attempt.changes or not attempt.remaining:
+        if not has_slots or not attempt.remaining:
             return []
-        attempt.changes = len(changes)
-        return [ChangeAttempt(attempt.id, attempt.remaining, changes)]
+        if isinstance(command, GrantRows):
+            rows = attempt.directives.rows
+            if rows is None or not rows.grant(command.limit):
+                return []
+            return [GrantAttemptRows(attempt.id, attempt.remaining, command.limit)]
+        if len(command.changes) <= attempt.directives.changes:
+            return []
+        attempt.directives.changes = len(command.changes)
+        return [ChangeAttempt(attempt.id, attempt.remaining, command.changes)]
 
     def extend_lease(self, attempt: AttemptOnWorker, until_s: float) -> list[AgentEffect]:
         """Extend the lease of an attempt; a lease never gets shorter."""
@@ -237,6 +256,8 @@ class AttemptSupervisor:
         attempt.ends[event.place] = event
         if event.report is not None:
             attempt.statistics.add(event.place, event.report, now_s=now_s)
+            if attempt.directives.rows is not None:
+                attempt.directives.rows.use(event.place, event.drawn)
         else:
             if attempt.started_s is not None:
                 # Once its lease is over, an executor sends nothing.
@@ -289,6 +310,13 @@ class AttemptSupervisor:
                 other.become(AttemptState.PREPARING)
                 effects += self._prepare(other)
         return effects
+
+
+def _rows_of(command: PreparePart, places: tuple[int, ...]) -> AttemptRows | None:
+    rows = command.rows
+    if rows is None or rows.limit is None:
+        return None
+    return AttemptRows(rows.first, rows.limit, places)
 
 
 def _lease(attempt: AttemptOnWorker) -> list[AgentEffect]:

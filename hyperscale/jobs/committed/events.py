@@ -109,6 +109,7 @@ class WorkflowDispatched(Struct, tag="dispatched", frozen=True, kw_only=True):
     workflow: str
     parts: list[PartDispatch]
     within_job: bool = False  # its one part has no core: it shares those of other workflows
+    rows: int = 0  # that each slot may use at first, of feeds that deal each row once
 
 
 class PartRedispatched(Struct, tag="redispatched", frozen=True, kw_only=True):
@@ -120,6 +121,25 @@ class PartRedispatched(Struct, tag="redispatched", frozen=True, kw_only=True):
     attempt: int  # the part's last attempt + 1
     worker: str
     within_job: bool = False  # as in WorkflowDispatched
+    rows: int = 0  # as in WorkflowDispatched, beyond those that earlier attempts may have used
+
+
+class RowGrant(Struct, frozen=True, kw_only=True):
+    """How many rows each slot of an attempt has used, and the limit below which it may."""
+
+    workflow: str
+    part: int
+    attempt: int
+    used: list[int]
+    limit: int
+
+
+class RowsGranted(Struct, tag="rows", frozen=True, kw_only=True):
+    """Attempts may use more rows of feeds that deal each row once. Committed before their workers
+    hear of it: the next attempt of a part begins at its limit."""
+
+    job: str
+    grants: list[RowGrant]
 
 
 class WorkflowSetUp(Struct, tag="set_up", frozen=True, kw_only=True):
@@ -181,6 +201,8 @@ class AttemptRevoked(Struct, tag="revoked", frozen=True, kw_only=True):
     requests_max: int = 0  # upper bound of what it sent in that time
     since_s: float = 0.0  # time since the start of the workflow when it began
     fault: AttemptFault = AttemptFault.WORKER_LOST
+    rows_used: list[int] = field(default_factory=list)  # as in RowGrant, as far as it is known
+    has_begun: bool = True  # False: it had no load, so it has used no row
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -218,6 +240,7 @@ class PartEnded(Struct, tag="finished_part", frozen=True, kw_only=True, omit_def
     gap_s: float = 0.0
     requests_max: int = 0
     set_up: bytes = b""  # what setup left, if this attempt ran it
+    rows_used: list[int] = field(default_factory=list)  # as in RowGrant
 
 
 class WorkflowEnded(Struct, tag="ended", frozen=True, kw_only=True):
@@ -266,6 +289,7 @@ class TimePassed(Struct, tag="time", frozen=True, kw_only=True):
 JobEvent = (
     WorkflowDispatched
     | PartRedispatched
+    | RowsGranted
     | WorkflowSetUp
     | TeardownDispatched
     | TeardownStarted

@@ -61,6 +61,7 @@ def outcome_of(job: Job) -> JobEnd:
                 worker=gap.worker,
                 seconds=round(gap.seconds, _DIGITS),
                 requests_max=_requests_max(gap, workflow, statistics),
+                rows=gap.rows,
             )
             for gap in workflow.gaps
         ]

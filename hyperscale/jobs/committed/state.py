@@ -18,6 +18,7 @@ from hyperscale.jobs.committed.events import AttemptFault, JobOptions, JobStatus
 from hyperscale.jobs.messages import AttemptId
 from hyperscale.plan import Plan, WorkflowPlan
 from hyperscale.plan.changes import AppliedChange, LoadSchedule, shifted
+from hyperscale.plan.rows import LostRows
 from hyperscale.plan.status import PartStatus
 from hyperscale.stats.view import ViewStatus
 
@@ -96,6 +97,9 @@ class Gap(Struct, kw_only=True, omit_defaults=True):
     seconds: float
     requests_max: int
     is_final: bool = False  # of a merged record: the datacenter has bounded it by all it knew
+    rows: list[LostRows] = field(
+        default_factory=list
+    )  # that it may have used, without reporting it
 
 
 class PartEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -116,6 +120,16 @@ class Teardown(Enum):
     OVER = "over"  # teardown ended, or was given up
 
 
+class PartRows(Struct, kw_only=True, omit_defaults=True):
+    """Rows of feeds that deal each row once, as far as a part may have used them: counted for each
+    of its slots."""
+
+    first: int = 0  # the first one of the open attempt
+    limit: int = 0  # it uses those below
+    used: list[int] = field(default_factory=list)  # by slot, as far as it is known
+    users_before: int = 0  # users of earlier attempts, which have had a row each
+
+
 class Part(Struct, kw_only=True, omit_defaults=True):
     """One worker's share of a workflow, and the attempts to run it."""
 
@@ -134,6 +148,7 @@ class Part(Struct, kw_only=True, omit_defaults=True):
     iterations: int = 0
     report: bytes = b""  # at the last checkpoint; once ended, the final report
     end: PartEnd | None = None
+    rows: PartRows | None = None  # None: no feed of the workflow deals each row once
     segments: list[Segment] = field(default_factory=list)
 
     @property

@@ -28,6 +28,7 @@ from hyperscale.jobs.committed.events import (
     PartDispatch,
     PartEnded,
     PartRedispatched,
+    RowsGranted,
     TeardownDispatched,
     TeardownStarted,
     WorkflowDispatched,
@@ -35,6 +36,7 @@ from hyperscale.jobs.committed.events import (
     WorkflowSetUp,
 )
 from hyperscale.jobs.committed.job_table import Refuse
+from hyperscale.jobs.committed.rows import begin_rows, leave_rows, part_rows, rows_granted
 from hyperscale.jobs.committed.state import (
     JOB_ENDS,
     Gap,
@@ -75,6 +77,7 @@ def workflow_dispatched(job: Job, event: WorkflowDispatched, now_ms: int) -> boo
             is_open=True,
             began_s=0.0 if job.plan_of(event.workflow).depends else job.joined_s,
             seen_ms=now_ms,
+            rows=part_rows(job.plan_of(event.workflow), event.rows, part.cores),
         )
         for part in event.parts
     ]
@@ -117,6 +120,7 @@ def part_redispatched(job: Job, event: PartRedispatched, now_ms: int) -> bool:
         )
     part.attempt, part.worker, part.is_open = event.attempt, event.worker, True
     part.seen_ms = now_ms
+    begin_rows(part, event.rows)
     if event.part != workflow.teardown_part:
         workflow.within_job = event.within_job
         _note_sharing(job)
@@ -261,7 +265,7 @@ def revoked(job: Job, event: AttemptRevoked, now_ms: int) -> bool:
         raise Refuse(Code.STALE_ATTEMPT, f"part {event.part} has no attempt {event.attempt} yet")
     if not part.is_open or event.attempt < part.attempt:
         return False
-    close_attempt(workflow, part, event, now_ms)
+    close_attempt(job, part, event, now_ms)
     if event.part == workflow.teardown_part and workflow.teardown is Teardown.STARTED:
         # It may have run, wholly or in part, and it runs once.
         part.end = PartEnd(status=PartStatus.FAILED, error=event.reason)
@@ -274,7 +278,7 @@ def revoked(job: Job, event: AttemptRevoked, now_ms: int) -> bool:
     return True
 
 
-def close_attempt(workflow: WorkflowState, part: Part, event: AttemptRevoked, now_ms: int) -> None:
+def close_attempt(job: Job, part: Part, event: AttemptRevoked, now_ms: int) -> None:
     """Turn the open attempt into a segment; the next attempt goes on where this one ended."""
     part.began_s = max(part.began_s, event.since_s)
     is_newer = event.elapsed_s >= part.elapsed_s and bool(event.report)
@@ -291,7 +295,7 @@ def close_attempt(workflow: WorkflowState, part: Part, event: AttemptRevoked, no
             fault=event.fault,
         )
     )
-    _leave_gap(workflow, part, event)
+    _leave_gap(job, part, event, event.has_begun)
     # An attempt that never reported may never have begun.
     part.began_s += elapsed_s + (event.gap_s if elapsed_s > 0 else 0.0)
     part.iterations_done += max(event.iterations, part.iterations)
@@ -299,15 +303,19 @@ def close_attempt(workflow: WorkflowState, part: Part, event: AttemptRevoked, no
     part.elapsed_s, part.iterations, part.report = 0.0, 0, b""
 
 
-def _leave_gap(workflow: WorkflowState, part: Part, event: AttemptRevoked | PartEnded) -> None:
-    if event.gap_s > 0 or event.requests_max > 0:
-        workflow.gaps.append(
+def _leave_gap(
+    job: Job, part: Part, event: AttemptRevoked | PartEnded, may_have_used_rows: bool
+) -> None:
+    rows = leave_rows(job, event.workflow, part, event.rows_used) if may_have_used_rows else []
+    if event.gap_s > 0 or event.requests_max > 0 or rows:
+        job.workflows[event.workflow].gaps.append(
             Gap(
                 part=event.part,
                 attempt=part.attempt,
                 worker=part.worker,
                 seconds=event.gap_s,
                 requests_max=event.requests_max,
+                rows=rows,
             )
         )
 
@@ -328,7 +336,7 @@ def part_ended(job: Job, event: PartEnded, now_ms: int) -> bool:
     part.is_open = False
     part.elapsed_s = max(event.elapsed_s, part.elapsed_s)
     part.report = event.report or part.report
-    _leave_gap(workflow, part, event)
+    _leave_gap(job, part, event, event.gap_s > 0)  # else it said which rows it has used
     part.end = _end_of(job, event)
     _note_set_up(job, event.workflow, event.set_up)
     if event.part == workflow.teardown_part:
@@ -463,7 +471,7 @@ def job_finished(job: Job, event: JobFinished, now_ms: int) -> bool:
                     reason="the job is over",
                     fault=AttemptFault.NONE,
                 )
-                close_attempt(workflow, part, revocation, now_ms)
+                close_attempt(job, part, revocation, now_ms)
         _end_workflow(workflow, now_ms)
     job.become(event.status)
     job.reason = event.reason or job.final_reason()
@@ -562,6 +570,7 @@ def _part(workflow: WorkflowState, index: int) -> Part:
 TRANSITIONS: dict[type[JobEvent], Callable[[Job, Any, int], bool]] = {
     WorkflowDispatched: workflow_dispatched,
     PartRedispatched: part_redispatched,
+    RowsGranted: rows_granted,
     WorkflowSetUp: workflow_set_up,
     TeardownDispatched: teardown_dispatched,
     TeardownStarted: teardown_started,

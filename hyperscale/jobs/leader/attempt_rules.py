@@ -13,6 +13,7 @@ from hyperscale.jobs.committed.events import (
 from hyperscale.jobs.committed.state import Job
 from hyperscale.jobs.leader.attempts import Attempt, AttemptPhase
 from hyperscale.jobs.leader.lifecycle import AttemptLifecycle
+from hyperscale.jobs.leader.rows import bounds_of
 from hyperscale.jobs.leader.state import LeaderState
 from hyperscale.jobs.leader.statistics import final_report
 from hyperscale.jobs.leader.worker_liveness import WorkerState
@@ -201,6 +202,7 @@ class AttemptRules:
             parameters=job.plan.open_parameters,
             secrets=options.secrets,
             changes=[] if is_teardown else self._changes(job, attempt),
+            rows=bounds_of(plan, workflow.parts[attempt.id.part]),
         )
         self._state.send(attempt.worker, command)
         attempt.copy.changes_known = len(command.changes)
@@ -327,6 +329,7 @@ class AttemptRules:
             gap_s=unreported.seconds,
             requests_max=unreported.requests_max,
             set_up=result.set_up,
+            rows_used=attempt.rows.used,
         )
 
 

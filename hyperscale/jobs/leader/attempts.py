@@ -13,6 +13,7 @@ from hyperscale.jobs.committed.events import AttemptFault, AttemptRevoked
 from hyperscale.jobs.leader.gaps import TAKEOVER_S, LoadTimeline
 from hyperscale.jobs.messages import AnnouncePrepareFailed, AttemptId, DeliverResult, PartPhase
 
+_PACE_SPAN_S = 0.05  # paces over shorter spans are noise
 _EXTENSIONS_S = (15.0, 7.5, 3.75, 1.875, 1.0)
 """How much more time an attempt gets each time it asks and makes progress."""
 
@@ -120,6 +121,30 @@ class AttemptCopy:
 
 
 @dataclass(slots=True)
+class RowUse:
+    """Rows that the slots of an attempt have used, of feeds that deal each row once."""
+
+    used: list[int] = field(default_factory=list)  # by slot; empty: the workflow has no such feed
+    used_s: float | None = None  # when that was heard
+    pace: float = 0.0  # rows per second of its fastest slot
+    known: int | None = None  # the limit that its worker knows
+    sent: int = 0  # the limit that was sent last
+    sent_s: float | None = None  # when
+
+    def use(self, used: list[int], *, now_s: float) -> None:
+        """Take what a worker says; a message that was overtaken takes nothing back."""
+        if not used or len(used) != len(self.used):
+            return
+        grown = max(new - old for new, old in zip(used, self.used, strict=True))
+        self.used = [max(pair) for pair in zip(used, self.used, strict=True)]
+        if self.used_s is not None and now_s >= self.used_s + _PACE_SPAN_S:
+            # A slot that waits for rows is slower than it could be: the pace falls slowly.
+            self.pace = max(grown / (now_s - self.used_s), 0.7 * self.pace)
+        if self.used_s is None or now_s >= self.used_s + _PACE_SPAN_S:
+            self.used_s = now_s
+
+
+@dataclass(slots=True)
 class Attempt:
     """One open attempt of a part."""
 
@@ -131,6 +156,7 @@ class Attempt:
     activity: Activity = field(default_factory=Activity)
     setup: AttemptSetup = field(default_factory=AttemptSetup)
     copy: AttemptCopy = field(default_factory=AttemptCopy)
+    rows: RowUse = field(default_factory=RowUse)
     command_sent_s: float | None = None  # when the last command about its phase went out
     fenced_until_s: float | None = None  # lost by silence: until then it may have load
     is_saturated: bool = False  # its load generators are at their limit

@@ -46,12 +46,14 @@ from hyperscale.jobs.leader.lifecycle import AttemptLifecycle
 from hyperscale.jobs.leader.reconcile import Reconciler
 from hyperscale.jobs.leader.replies import WorkerReplies
 from hyperscale.jobs.leader.retries import RetryLimits
+from hyperscale.jobs.leader.rows import RowGrants
 from hyperscale.jobs.leader.state import LeaderState
 from hyperscale.jobs.leader.timeouts import LeaderTimeouts
 from hyperscale.jobs.leader.views import job_row, live_view
 from hyperscale.jobs.leader.worker_liveness import WorkerState
 from hyperscale.jobs.messages import (
     AnnounceReady,
+    AnnounceRows,
     AnnounceSetUp,
     AttemptId,
     DeliverResult,
@@ -90,7 +92,8 @@ class JobLeader:
         self._lifecycle = AttemptLifecycle(self.state)
         self._leases = LeaseRenewal(self.state)
         self._replies = WorkerReplies(self.state, machine, self._lifecycle, self._leases)
-        self._reconciler = Reconciler(self.state, self._lifecycle)
+        self._rows = RowGrants(self.state)
+        self._reconciler = Reconciler(self.state, self._lifecycle, self._rows)
         self._reconcile_all_at_s: float | None = None
         self._contact_at_s: float | None = None
         self._soon_at_s: float | None = None  # when touched jobs are reconciled
@@ -241,12 +244,15 @@ class JobLeader:
         state, message = self.state, event.message
         attempt = state.attempts.on(message.worker, message.attempt_id)
         if attempt is None:
-            if isinstance(message, AnnounceReady | AnnounceSetUp):
+            if isinstance(message, AnnounceReady | AnnounceSetUp | AnnounceRows):
                 state.stop(message.worker, message.attempt_id)
             else:
                 state.acknowledge(message.worker, message.attempt_id)
             return
         state.touched.add(message.attempt_id.job)
+        if isinstance(message, AnnounceRows):
+            self._rows.announced(attempt, message)
+            return
         if isinstance(message, AnnounceReady | AnnounceSetUp):
             state.workers.heard(message.worker, message.stamp_ms)
             self._lifecycle.announced(attempt, message)
@@ -259,6 +265,7 @@ class JobLeader:
                 attempt_id=attempt.id, report=message.report, elapsed_s=message.elapsed_s
             )
             self._lifecycle.report(attempt, job, final)
+            attempt.rows.use(message.rows_used, now_s=self.state.now_s)
         attempt.result = attempt.result or message
         attempt.become(AttemptPhase.ENDED)
 

@@ -9,10 +9,12 @@ from hyperscale.jobs.messages import (
     AcknowledgeResult,
     AnnouncePrepareFailed,
     AnnounceReady,
+    AnnounceRows,
     AnnounceSetUp,
     Backpressure,
     ChangePart,
     DeliverResult,
+    GrantRows,
     ListAttempts,
     ListAttemptsReply,
     PartCommandReply,
@@ -31,9 +33,11 @@ from hyperscale.jobs.messages import (
 from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
 from hyperscale.sansio.core import Tick
 
-PartCommand = PreparePart | ShareSetUpContext | StartPart | ChangePart | StopPart
+PartCommand = PreparePart | ShareSetUpContext | StartPart | ChangePart | GrantRows | StopPart
 WorkerCommand = PartCommand | RenewLeases | ListAttempts | AcknowledgeResult
-WorkerAnnouncement = AnnounceSetUp | AnnounceReady | AnnouncePrepareFailed | DeliverResult
+WorkerAnnouncement = (
+    AnnounceSetUp | AnnounceReady | AnnounceRows | AnnouncePrepareFailed | DeliverResult
+)
 WorkerReply = PartCommandReply | RenewLeasesReply | ListAttemptsReply
 
 # --- events ------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from hyperscale.jobs.committed.events import AttemptFault, AttemptRevoked, PartEnded
 from hyperscale.jobs.committed.state import Job, Part, WorkflowStatus
-from hyperscale.jobs.leader.attempts import NOT_READY, Assignment, Attempt, AttemptPhase
+from hyperscale.jobs.leader.attempts import NOT_READY, Assignment, Attempt, AttemptPhase, RowUse
 from hyperscale.jobs.leader.core_requests import request_for_attempt, request_for_workflow
 from hyperscale.jobs.leader.gaps import UnreportedLoad, UserPace
 from hyperscale.jobs.leader.state import LeaderState
@@ -80,6 +80,7 @@ class AttemptLifecycle:
             ),
             is_inherited=is_inherited,
             accepted_s=state.now_s,
+            rows=RowUse() if part.rows is None else RowUse(used=list(part.rows.used)),
         )
         state.attempts.add(attempt)
         worker = state.workers[part.worker]
@@ -251,6 +252,8 @@ class AttemptLifecycle:
             requests_max=unreported.requests_max,
             since_s=attempt.began_s,
             fault=fault,
+            rows_used=attempt.rows.used,
+            has_begun=over_s is not None and attempt.timeline.known_until_s() is not None,
         )
 
     def unreported(self, attempt: Attempt, over_s: float | None) -> UnreportedLoad:

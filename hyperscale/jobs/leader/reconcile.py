@@ -32,6 +32,7 @@ from hyperscale.jobs.leader.core_requests import (
 )
 from hyperscale.jobs.leader.events import LeaderEffect, SendCoreRequest
 from hyperscale.jobs.leader.lifecycle import AttemptLifecycle
+from hyperscale.jobs.leader.rows import RowGrants, first_rows
 from hyperscale.jobs.leader.state import JobProgress, LeaderState
 from hyperscale.jobs.messages import AttemptId, RequestCores, RequestCoresReply, StartPart
 from hyperscale.plan import Priority, WorkflowPlan
@@ -47,9 +48,10 @@ _YIELDED = "another part of the workflow found no cores, and other jobs may need
 class Reconciler:
     """Does the next step of jobs."""
 
-    def __init__(self, state: LeaderState, lifecycle: AttemptLifecycle) -> None:
+    def __init__(self, state: LeaderState, lifecycle: AttemptLifecycle, rows: RowGrants) -> None:
         self._state = state
         self._lifecycle = lifecycle
+        self._rows = rows
         self._rules = AttemptRules(state, lifecycle)
         self._timeouts = state.timeouts
 
@@ -82,6 +84,7 @@ class Reconciler:
                 self._dispatch(job, progress, name)
             else:
                 self._run(job, progress, name, workflow)
+        self._rows.advance(job, progress)
         save_checkpoints(state, job, progress)
         if job.stop is None and state.now_s >= progress.thresholds_at_s:
             progress.thresholds_at_s = state.now_s + self._timeouts.thresholds_s
@@ -174,7 +177,11 @@ class Reconciler:
             parts.append(PartDispatch(slot, share.cores, share.worker))
             slot += share.cores
         event = WorkflowDispatched(
-            job=job.id, workflow=name, parts=parts, within_job=grant.within_job
+            job=job.id,
+            workflow=name,
+            parts=parts,
+            within_job=grant.within_job,
+            rows=first_rows(plan, slot),
         )
         self._state.propose(event)
 
@@ -215,6 +222,7 @@ class Reconciler:
                 attempt=part.attempt + 1,
                 worker=grant.shares[0].worker,
                 within_job=grant.within_job,
+                rows=first_rows(job.plan_of(name), workflow.slots),
             )
             self._state.propose(event)
 

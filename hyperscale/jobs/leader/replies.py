@@ -15,6 +15,7 @@ from hyperscale.jobs.leader.lifecycle import AttemptLifecycle
 from hyperscale.jobs.leader.state import LeaderState
 from hyperscale.jobs.messages import (
     ChangePart,
+    GrantRows,
     ListAttemptsReply,
     PartCommandReply,
     PartPhase,
@@ -65,6 +66,8 @@ class WorkerReplies:
             case ChangePart() if reply.accepted:
                 # Of a part that is not ready or running any more nothing is expected.
                 attempt.copy.changes_known = len(command.changes)
+            case GrantRows() if reply.accepted:
+                attempt.rows.known = max(command.limit, attempt.rows.known or 0)
             case ShareSetUpContext() if reply.accepted:
                 attempt.setup.shared_s = self._state.now_s
             case StartPart() if attempt.phase is AttemptPhase.READY:

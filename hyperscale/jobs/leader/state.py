@@ -46,6 +46,7 @@ class JobProgress:
     checkpoint_at_s: float
     deadline_s: float | None = None  # of the whole job
     thresholds_at_s: float = 0.0
+    grant_rows_at_s: float = 0.0  # when limits of rows may be raised again
     unsaved: list[AttemptId] = field(default_factory=list)  # attempts whose checkpoint is due
     statistics: dict[str, WorkflowStatistics] = field(default_factory=dict)
     # Since when cores are wanted, until a worker has accepted.

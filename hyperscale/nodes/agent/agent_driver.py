@@ -94,6 +94,7 @@ class AgentDriver(NodeService):
             events.ShareWithAttempt: self._executors.share_context,
             events.StartAttempt: self._executors.start,
             events.ChangeAttempt: self._executors.change,
+            events.GrantAttemptRows: self._executors.grant_rows,
             events.LeaseAttempt: self._executors.renew,
             events.StopAttempt: self._stop_attempt,
             events.StoreResult: self._store,

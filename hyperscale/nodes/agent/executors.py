@@ -24,6 +24,7 @@ from hyperscale.jobs.agent.events import (
     AttemptPrepareFailed,
     AttemptSetUp,
     ChangeAttempt,
+    GrantAttemptRows,
     LeaseAttempt,
     PlaceEnded,
     PlacePrinted,
@@ -148,6 +149,10 @@ class WorkerExecutors:
         """Change the load of executors."""
         self._pool.change(self._indices_of(effect.attempt_id, effect.places), effect.changes)
 
+    def grant_rows(self, effect: GrantAttemptRows) -> None:
+        """Let executors use more rows."""
+        self._pool.grant_rows(self._indices_of(effect.attempt_id, effect.places), effect.limit)
+
     def renew(self, effect: LeaseAttempt) -> None:
         """Renew the leases of executors."""
         indices = self._indices_of(effect.attempt_id, effect.places)
@@ -234,7 +239,7 @@ class WorkerExecutors:
             case protocol.SlotSetUp():
                 self._note_set_up(attempt_id, place, event.context)
             case protocol.SlotReport():
-                self._feed(PlaceReported(attempt_id, place, event.report))
+                self._feed(PlaceReported(attempt_id, place, event.report, drawn=event.drawn))
             case protocol.ExecutorOutput():
                 self._feed(PlacePrinted(attempt_id, place, event.stream, event.text))
             case protocol.SlotFinished():
@@ -246,6 +251,7 @@ class WorkerExecutors:
                         error=event.reason,
                         report=event.report,
                         provided=event.provided,
+                        drawn=event.drawn,
                     )
                 )
             case protocol.ExecutorDied():
@@ -308,6 +314,7 @@ def slots_of(
             secrets=secrets,
             set_up=command.set_up,
             changes=command.changes,
+            rows=command.rows,
             role=protocol.SlotRole.TEAR_DOWN
             if command.tears_down
             else protocol.role_of(command.plan, command.first_slot + index, command.set_up),

@@ -221,6 +221,7 @@ class JobsService(NodeService):
 _OF_NODES: dict[type[Struct], _Handle] = {
     messages.AnnounceSetUp: lambda parts, *message: parts.leaders.announced(*message),
     messages.AnnounceReady: lambda parts, *message: parts.leaders.announced(*message),
+    messages.AnnounceRows: lambda parts, *message: parts.leaders.announced(*message),
     messages.AnnouncePrepareFailed: lambda parts, *message: parts.leaders.announced(*message),
     messages.DeliverResult: lambda parts, *message: parts.leaders.announced(*message),
     messages.ForwardOutput: lambda parts, _, line: parts.leaders.output.add(line),

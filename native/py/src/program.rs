@@ -30,8 +30,8 @@ impl Program {
 type StepArguments<'py> = (Vec<Bound<'py, Template>>, Option<usize>, u32, Vec<usize>, Vec<u16>);
 /// seed, where shares end, positions that each alternative leaves out
 type ChoiceArguments = (u64, Vec<f64>, Vec<Vec<usize>>);
-/// take, whether a user has one row for good, rows, seed
-type FeedArguments = (String, bool, u64, u64);
+/// take, whether a user has one row for good, the first row, rows, seed
+type FeedArguments = (String, bool, u64, u64, u64);
 
 #[pymethods]
 impl Program {
@@ -68,8 +68,13 @@ impl Program {
     }
 
     /// Lets every iteration draw one of its alternatives and take rows of feeds. Iterations of the
-    /// slot have the numbers `slot`, `slot + slots`, …, and so have its users from `first_vu` on.
-    #[pyo3(signature = (choices, feeds, *, slots, slot, first_vu))]
+    /// slot have the numbers `slot`, `slot + slots`, …, without the first `drawn` of them, and so
+    /// have its users from `first_vu` on. Rows that are dealt once to users leave out those of
+    /// `users_before`. With `limit`, no more than so many iterations are drawn for (`grant_rows`).
+    #[pyo3(signature = (
+        choices, feeds, *, slots, slot, first_vu, drawn = 0, users_before = 0, limit = None
+    ))]
+    #[allow(clippy::too_many_arguments)] // most of them named by the caller
     fn draw(
         &self,
         choices: Vec<ChoiceArguments>,
@@ -77,21 +82,42 @@ impl Program {
         slots: u64,
         slot: u64,
         first_vu: u64,
+        drawn: u64,
+        users_before: u64,
+        limit: Option<u64>,
     ) -> PyResult<()> {
         let to_choice = |(seed, bounds, left_out)| Choice { seed, bounds, left_out };
-        let to_feed = |(take, per_vu, rows, seed): FeedArguments| {
+        let to_feed = |(take, per_vu, first, rows, seed): FeedArguments| {
             let take = match take.as_str() {
                 "circular" => Take::Circular,
                 "random" => Take::Random,
                 "once" => Take::Once,
                 _ => return Err(PyValueError::new_err(format!("take is {take:?}"))),
             };
-            Ok(Feed { take, per_vu, rows, seed })
+            Ok(Feed { take, per_vu, first, rows, seed })
         };
         let choices = choices.into_iter().map(to_choice).collect();
         let feeds = feeds.into_iter().map(to_feed).collect::<PyResult<_>>()?;
-        self.core().draw(Draws { choices, feeds, next: slot, slots, first_vu });
+        let draws = Draws { choices, feeds, slots, slot, drawn, limit, first_vu, users_before };
+        self.core().draw(draws);
         Ok(())
+    }
+
+    /// Lets the slot draw for up to `limit` iterations, those of earlier attempts included.
+    fn grant_rows(&self, limit: u64) {
+        self.core().grant_rows(limit);
+    }
+
+    /// Iterations that were drawn for, those of earlier attempts included.
+    #[getter]
+    fn drawn(&self) -> u64 {
+        self.core().drawn()
+    }
+
+    /// Users that wait until the slot may use more rows.
+    #[getter]
+    fn short_of_rows(&self) -> usize {
+        self.core().short_of_rows()
     }
 
     /// Makes room for more users.

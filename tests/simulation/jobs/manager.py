@@ -20,6 +20,7 @@ from hyperscale.jobs.messages import (
     AnnounceCores,
     AnnouncePrepareFailed,
     AnnounceReady,
+    AnnounceRows,
     AnnounceSetUp,
     DeliverResult,
     ReleaseCores,
@@ -152,7 +153,13 @@ class ManagerProgram:
 
     def datagram(self, source: str, payload: Any, now_s: float) -> None:
         match payload:
-            case AnnounceSetUp() | AnnounceReady() | AnnouncePrepareFailed() | DeliverResult():
+            case (
+                AnnounceSetUp()
+                | AnnounceReady()
+                | AnnounceRows()
+                | AnnouncePrepareFailed()
+                | DeliverResult()
+            ):
                 self._lead(payload.group, ev.WorkerAnnounced(payload), now_s)
             case AnnounceCores():
                 self._allocate(payload, now_s)

@@ -8,9 +8,11 @@ Safety, at any time (most of it at the target, see `target`):
  4. the result of a part is that of its open attempt; dependents begin after their dependencies
  5. setup does not run after its commit; load begins with the committed context; teardown runs once,
     after all load
+    no row of a feed that deals each row once is used twice
 At the end:
  6. every job has ended, nothing runs, every result is acknowledged, no core is held
- 7. reported <= target <= reported + gaps
+ 7. reported <= target <= reported + gaps; a row that a lost attempt could use was used or is named
+    in a gap
 Bounds, in the schedules they are meant for:
  8. a change of leaders restarts no part
  9. the load of a crashed worker runs again within 5 s after its death was detected
@@ -42,6 +44,8 @@ from hyperscale.jobs.committed.outcome import outcome_of
 from hyperscale.jobs.committed.state import Job
 from hyperscale.jobs.leader.statistics import decode_report
 from hyperscale.jobs.messages import AttemptId
+from hyperscale.plan import FeedPer
+from hyperscale.plan.rows import feeds_once
 from tests.simulation.kernel import Host, Monitor, World
 
 if TYPE_CHECKING:
@@ -228,6 +232,7 @@ def check_end(world: World, plan: "Plan", ledger: "Ledger", target: "Target") ->
             world.fail(f"teardown was forgotten: {job} {name}")
     for job, record in ledger.records.items():
         _check_record(world, job, record, target.counts.get(job, 0))
+        _check_rows(world, record, target)
     if target.places:
         world.fail(f"cores are still held: {list(target.places)}")
     if plan.restored_within_s is not None:
@@ -249,6 +254,30 @@ def _check_record(world: World, job: str, record: Job, arrived: int) -> None:
             report = decode_report(part.report)
             if part.has_ended and report is not None:
                 _check_part(world, f"{job} {name} part {index}", part.attempt, report.rss_bytes)
+
+
+def _check_rows(world: World, record: Job, target: "Target") -> None:
+    for name, workflow in record.workflows.items():
+        lost = [rows for gap in workflow.gaps for rows in gap.rows]
+        for feed in feeds_once(record.plan_of(name), FeedPer.ITERATION):
+            named = {
+                rows.first + rows.step * place
+                for rows in lost
+                if rows.feed == feed.name
+                for place in range(rows.count)
+            }
+            used = target.rows.get((record.id, name, feed.name), {})
+            for part in workflow.load_parts:
+                assert part.rows is not None
+                slots = range(part.first_slot, part.first_slot + part.cores)
+                over = {
+                    slot + number * workflow.slots
+                    for slot in slots
+                    for number in range(part.rows.first)
+                }
+                missing = {row for row in over if row < feed.rows} - named - used.keys()
+                if missing:
+                    world.fail(f"{record.id} {name}: rows {sorted(missing)[:5]} are nowhere")
 
 
 def _check_part(world: World, which: str, attempt: int, stamped: int) -> None:

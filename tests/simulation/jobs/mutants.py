@@ -13,7 +13,8 @@ from hyperscale.jobs.agent.events import (
 )
 from hyperscale.jobs.agent.places import PlaceTable
 from hyperscale.jobs.allocator.core import Allocator
-from hyperscale.jobs.committed.machine import JobMachine
+from hyperscale.jobs.committed.events import AttemptRevoked, JobEvent
+from hyperscale.jobs.committed.machine import Applied, JobMachine
 from hyperscale.jobs.committed.state import Job, Part, Teardown, WorkflowState
 from hyperscale.jobs.leader.attempt_rules import AttemptRules
 from hyperscale.jobs.leader.attempts import Attempt
@@ -175,6 +176,19 @@ class ExcludesNobody(JobLeader):
         super().__init__(group, node, machine, retries=self.Limits())
 
 
+class ReusesRows(JobMachine):
+    """The next attempt of a part begins at the last row that was reported, not at the limit."""
+
+    def _changed(self, event: JobEvent, body: bytes, unix_ms: int) -> Applied:
+        applied = super()._changed(event, body, unix_ms)
+        job = self.job(event.job)
+        if isinstance(event, AttemptRevoked) and applied.reply.ok and job is not None:
+            rows = job.workflows[event.workflow].parts[event.part].rows
+            if rows is not None and event.rows_used:
+                rows.first = max(event.rows_used)
+        return applied
+
+
 class DatesAsTime(GroupClocks):
     """The time of a group is the wall clock of its leader."""
 
@@ -230,6 +244,7 @@ MUTANTS = (
     ),
     Mutant("dates as time", Cores(clocks=DatesAsTime), "clocks", ("s are committed", "at most")),
     Mutant("no pace kept", Cores(leader=KeepsNoPace), "changes", ("takes its shape up",)),
+    Mutant("rows reused", Cores(machine=ReusesRows), "rows", ("is used twice",)),
     Mutant("changes forgotten", Cores(leader=ForgetsChanges), "changes", ("changes of its load",)),
     Mutant("renewed by a deposed leader", Cores(leader=Unconfirmed), "deposed", ("double load",)),
 )

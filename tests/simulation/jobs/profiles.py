@@ -42,6 +42,8 @@ class Profile:
     """Probability that a workflow has a shape, and so keeps up with the time since its start."""
     changes: float = 0.0
     """Probability that the load of a job is scaled, paused and resumed."""
+    rows: float = 0.0
+    """Probability that a workflow has feeds that deal each row once."""
     has_sick_worker: bool = False
     """Nothing can be prepared on one of the workers; all have the same number of cores."""
 
@@ -160,6 +162,23 @@ PROFILES = {
             shaped=0.5,
             changes=0.8,
             longest_s=30.0,
+        ),
+        Profile(
+            "rows",
+            managers=(3, 3, 5),
+            worker_crashes=2.0,
+            worker_power=0.5,
+            worker_pauses=1.5,
+            worker_cuts=1.0,
+            drains=0.3,
+            leader_crashes=1.0,
+            transfers=2.0,
+            exclusive=0.0,
+            crowds=0.1,
+            rows=0.9,
+            shaped=0.3,
+            changes=0.3,
+            longest_s=25.0,
         ),
         Profile(
             "crashes",

@@ -26,8 +26,8 @@ from hyperscale.jobs.leader.core import JobLeader
 from hyperscale.jobs.messages import SHARED_MAX, Isolation
 from hyperscale.ledger.group_clock import GroupClocks
 from hyperscale.ledger.replica import key_slot_of
+from hyperscale.plan import FeedPer, FeedPlan, Priority, StepKind, StepPlan, Take, WorkflowPlan
 from hyperscale.plan import Plan as TestPlan
-from hyperscale.plan import Priority, StepKind, StepPlan, WorkflowPlan
 from hyperscale.plan.changes import ChangeKind, LoadChange
 from hyperscale.plan.shapes import constant
 from tests.simulation.committed_log import Ledger
@@ -190,6 +190,7 @@ def _job(rng: Random, profile: Profile, number: int) -> Submission:
     job.goes_on = Random(job.key).random() < profile.goes_on
     workflows += _crowd(Random(f"crowd/{job.key}"), profile)
     _shape(Random(f"shape/{job.key}"), profile, job)
+    _feed(Random(f"rows/{job.key}"), profile, job)
     if rng.random() < 0.1:
         job.timeout_s = round(5.0 + 30.0 * rng.random(), 1)
     return job
@@ -220,6 +221,14 @@ def _shape(rng: Random, profile: Profile, job: Submission) -> None:
         kinds = rng.choice((("scale",), ("pause", "resume"), ("pause", "scale", "resume")))
         at_s = [first_s + 8.0 * n * rng.random() for n in range(len(kinds))]
         job.changes = tuple(zip((round(each, 3) for each in sorted(at_s)), kinds, strict=True))
+
+
+def _feed(rng: Random, profile: Profile, job: Submission) -> None:
+    """Give some workflows feeds that deal each row once: to iterations, to users, or both."""
+    for each in job.workflows:
+        if each["is_test"] and rng.random() < profile.rows:
+            per = rng.choice((("iteration",), ("iteration",), ("vu",), ("iteration", "vu")))
+            each["feeds"] = [(name, rng.choice((40, 500, 3_000, 20_000))) for name in per]
 
 
 class _Draw:
@@ -399,6 +408,10 @@ def _workflow(each: dict[str, Any]) -> WorkflowPlan:
         priority=Priority(each["priority"]),
         is_test=each["is_test"],
         depends=tuple(each["depends"]),
+        feeds=tuple(
+            FeedPlan(name=per, take=Take.ONCE, per=FeedPer(per), rows=rows, digest=0)
+            for per, rows in each.get("feeds", ())
+        ),
         stages=constant(each["vus"], each["duration_s"]) if each.get("is_shaped") else (),
         steps=(StepPlan(name="hit", kind=kind), *(_AROUND if each["vus"] % 2 else ())),
     )

@@ -19,7 +19,9 @@ from hyperscale.jobs.agent.events import (
 )
 from hyperscale.jobs.messages import AnnounceCores, AttemptId, Isolation, PreparePart
 from hyperscale.jobs.provisioner import SHARED_PER_WORKER_MAX
+from hyperscale.plan import FeedPer, FeedPlan, share
 from hyperscale.plan.changes import AppliedChange, LoadSchedule
+from hyperscale.plan.rows import RowBounds, feeds_once, rows_of_slot
 from hyperscale.plan.status import PartStatus
 from tests.lab.reports import PartReport, StepCounts, StepReport, native
 
@@ -64,6 +66,16 @@ class Target:
     """By job and workflow, when the workflow began, as it is committed; written by the monitor."""
     changed_s: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     """By job and workflow, when each change of the load was committed; written by the monitor."""
+
+    rows: dict[tuple[str, str, str], dict[int, AttemptId]] = field(default_factory=dict)
+    """By job, workflow and feed, which attempt has used each row."""
+
+    def use_row(self, executor: "Executor", feed: FeedPlan, number: int) -> None:
+        """Take a row of a feed that deals each row once."""
+        used = self.rows.setdefault((*executor.slot[:2], feed.name), {})
+        other = used.setdefault(number, executor.attempt_id)
+        if other != executor.attempt_id:
+            self.world.fail(f"row {number} is used twice: {executor.attempt_id}, {other}")
 
     def set_up(self, executor: "Executor") -> bytes:
         """Run the setup of a workflow; return what it leaves."""
@@ -205,6 +217,12 @@ class Executor:
         self.ran_s = 0.0
         self.is_over = False
         self.sequence = 0
+        bounds = command.rows or RowBounds()
+        self.drawn = bounds.first  # rows of iterations
+        self.limit = bounds.limit
+        self.users = bounds.users_before  # users that have a row
+        self.users_before = bounds.users_before
+        self.drawn_for = 0  # requests for which a row was due
 
     @property
     def is_here(self) -> bool:
@@ -222,7 +240,35 @@ class Executor:
         self.schedule = LoadSchedule(self.command.plan, changes)
         self.counted_from_s = self._place_s()
         if self.began_s is not None:
+            self._use_rows()
             self._watch_end()
+
+    def grant_rows(self, limit: int) -> None:
+        """Use rows below a higher limit."""
+        self._use_rows()
+        self.limit = limit
+
+    def _use_rows(self) -> None:
+        """Take the rows of the users, and those of the requests since the last time."""
+        if self.began_s is None or self.is_over:
+            return
+        plan, slots, slot = self.command.plan, self.command.slots, self.slot[2]
+        for feed in feeds_once(plan, FeedPer.VU):
+            users = self.users_before + share(self.schedule.vus, slots, slot)
+            for number in range(self.users, users):
+                if slot + number * slots < feed.rows:
+                    self.target.use_row(self, feed, slot + number * slots)
+            self.users = max(self.users, users)
+        due, self.drawn_for = self.sent() - self.drawn_for, self.sent()
+        most = rows_of_slot(plan, slots)
+        for _ in range(due if self.limit is not None and most is not None else 0):
+            number = slot + self.drawn * slots
+            feeds = feeds_once(plan, FeedPer.ITERATION)
+            if self.drawn >= self.limit or any(number >= feed.rows for feed in feeds):
+                break
+            self.drawn += 1
+            for feed in feeds:
+                self.target.use_row(self, feed, number)
 
     def _begin(self) -> None:
         if self.is_over or self.began_s is not None or not self.is_here:
@@ -241,6 +287,7 @@ class Executor:
         self.target.begin(self)
         self.began_s = self.world.now_s
         self.counted_from_s = self._place_s()
+        self._use_rows()
         self._watch_end()
         self.world.after(_REPORT_S, self._report)
 
@@ -332,7 +379,8 @@ class Executor:
             return
         self.world.after(_REPORT_S, self._report)
         if self.frozen_s is None:
-            self.tell(PlaceReported(self.attempt_id, self.place, self.report()))
+            self._use_rows()
+            self.tell(PlaceReported(self.attempt_id, self.place, self.report(), drawn=self.drawn))
 
     def finish(self, status: PartStatus, error: str | None) -> None:
         """End the load now and vacate the place a moment later."""
@@ -340,7 +388,10 @@ class Executor:
             return
         report = self.report()
         self.die(is_lost=False)
-        self.tell(PlaceEnded(self.attempt_id, self.place, status, error=error, report=report))
+        end = PlaceEnded(
+            self.attempt_id, self.place, status, error=error, report=report, drawn=self.drawn
+        )
+        self.tell(end)
 
         def vacate() -> None:
             self.target.leave(self)
@@ -352,6 +403,7 @@ class Executor:
     def die(self, *, is_lost: bool) -> None:
         if not self.is_over:
             if self.began_s is not None:
+                self._use_rows()
                 self.target.end(self, is_lost=is_lost)
             self.is_over = True
 

@@ -106,6 +106,9 @@ class WorkerProgram:
             case ev.ChangeAttempt(attempt_id=attempt_id, changes=changes):
                 for executor in self.executors.get(attempt_id, []):
                     executor.change(changes)
+            case ev.GrantAttemptRows(attempt_id=attempt_id, limit=limit):
+                for executor in self.executors.get(attempt_id, []):
+                    executor.grant_rows(limit)
             case ev.LeaseAttempt(attempt_id=attempt_id, until_s=until_s):
                 for executor in self.executors.get(attempt_id, []):
                     executor.lease(until_s - self.offset_s)

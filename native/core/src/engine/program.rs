@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::draws::Draws;
+use super::draws::{Drawn, Draws};
 use super::http::reply::Keep;
 use super::http::template::Template;
 use super::pacing::{Next, Pacing, PacingPlan};
@@ -84,6 +84,8 @@ pub struct Program {
     pacing: Option<Pacing>,
     /// None: every iteration is the same.
     draws: Option<Draws>,
+    /// Users that wait until the slot may use more rows.
+    short: Vec<usize>,
     is_closed: bool,
     /// When the duration is over; a change may move it.
     end_at_ns: u64,
@@ -117,6 +119,7 @@ impl Program {
             iterations_left: iterations,
             pacing: None,
             draws: None,
+            short: Vec::new(),
             is_closed: false,
             end_at_ns: u64::MAX,
             stop_at_ns: u64::MAX,
@@ -145,6 +148,25 @@ impl Program {
     /// Lets every iteration draw its alternatives and its rows.
     pub fn draw(&mut self, draws: Draws) {
         self.draws = Some(draws);
+    }
+
+    /// Lets the slot draw for up to `limit` iterations, those of earlier attempts included.
+    pub fn grant_rows(&mut self, limit: u64) {
+        if let Some(draws) = &mut self.draws {
+            draws.limit = draws.limit.map(|known| known.max(limit));
+        }
+    }
+
+    /// Iterations that were drawn for, those of earlier attempts included.
+    #[must_use]
+    pub fn drawn(&self) -> u64 {
+        self.draws.as_ref().map_or(0, |draws| draws.drawn)
+    }
+
+    /// Users that wait until the slot may use more rows.
+    #[must_use]
+    pub fn short_of_rows(&self) -> usize {
+        self.short.len()
     }
 
     /// Changes when how many users loop. The slot is at `place_ns` of its shape now.
@@ -219,6 +241,7 @@ impl Program {
             }
         }
         self.active = 0;
+        self.short.clear();
     }
 
     /// Runs for up to `slice_ns`. False once every virtual user has stopped.
@@ -230,6 +253,7 @@ impl Program {
                 None => self.start_vus(recorder),
                 Some(_) => self.start_due(recorder),
             };
+            self.resume_short(recorder);
             // What is written may end: then there is something to take, and nothing to wait for.
             self.engine.flush_writes(recorder);
             let now = now_ns();
@@ -284,6 +308,23 @@ impl Program {
         self.pacing.as_ref().and_then(Pacing::next_ns)
     }
 
+    /// Lets users that waited for rows go on, as far as there are rows now.
+    fn resume_short(&mut self, recorder: &mut Recorder) {
+        if self.short.is_empty() {
+            return;
+        }
+        let now = now_ns();
+        if self.is_over(now) {
+            self.active -= self.short.len();
+            self.short.clear();
+        } else if !self.draws.as_ref().is_some_and(Draws::is_short) {
+            for vu in std::mem::take(&mut self.short) {
+                let due_ns = self.pacing.as_ref().and_then(|pacing| pacing.due_ns(vu));
+                self.begin_iteration(vu, due_ns.unwrap_or(now), now, recorder);
+            }
+        }
+    }
+
     /// Nothing begins any more.
     fn close(&mut self, at_ns: u64, recorder: &mut Recorder) {
         if let (Some(pacing), false) = (&mut self.pacing, self.is_closed) {
@@ -327,31 +368,37 @@ impl Program {
     }
 
     fn begin_iteration(&mut self, vu: usize, began_ns: u64, now: u64, recorder: &mut Recorder) {
-        match &mut self.iterations_left {
-            Some(0) => {
-                self.active -= 1;
-                return;
-            }
-            Some(left) => *left -= 1,
-            None => {}
+        if self.iterations_left == Some(0) {
+            self.active -= 1;
+            return;
         }
         if let Some(state) = self.vus.get_mut(vu) {
             state.layer = 0;
             state.began_ns = began_ns;
             state.marks.fill(Mark::Fine);
             let marks = &mut state.marks;
-            let has_rows = self.draws.as_mut().is_none_or(|draws| {
+            let drawn = self.draws.as_mut().map_or(Drawn::Rows, |draws| {
                 draws.begin(vu, &mut state.rows, |position| {
                     if let Some(mark) = marks.get_mut(position) {
                         *mark = Mark::LeftOut;
                     }
                 })
             });
-            if !has_rows {
-                self.active -= 1;
-                self.close(now, recorder); // there is no row for any other user either
-                return;
+            match drawn {
+                Drawn::Rows => {}
+                Drawn::Later => {
+                    self.short.push(vu);
+                    return;
+                }
+                Drawn::Nothing => {
+                    self.active -= 1;
+                    self.close(now, recorder); // there is no row for any other user either
+                    return;
+                }
             }
+        }
+        if let Some(left) = &mut self.iterations_left {
+            *left -= 1;
         }
         self.advance(vu, now, recorder);
     }
