@@ -578,6 +578,20 @@ class Tls:
     ) -> None: ...
 
 @final
+class Route:
+    """How connections reach their servers. Raises ValueError for what is no address."""
+
+    def __init__(
+        self,
+        *,
+        resolve: list[tuple[str, list[str]]],
+        bind: list[str],
+        unix_socket: str | None = None,
+        proxy: tuple[str, str, int, tuple[str, str] | None] | None = None,
+    ) -> None:
+        """`proxy` is its kind (http, socks5), host, port, and user and password."""
+
+@final
 class Template:
     """A request, rendered once and sent many times. Raises ValueError for what HTTP forbids."""
 
@@ -599,6 +613,7 @@ class Template:
         protocol: str = "http1",
         streams_max: int = 100,
         response_type: type | None = None,
+        route: Route | None = None,
     ) -> None:
         """`protocol` is http1, http2, grpc, or auto: what the server chooses by ALPN. A connection
         of HTTP/2 carries up to `streams_max` requests at once."""
@@ -626,6 +641,7 @@ class Template:
         total_timeout_s: float,
         body_bytes_max: int,
         tls: Tls | None = None,
+        route: Route | None = None,
     ) -> Template:
         """A call on a stream: `verb` is OPEN, SEND, RECEIVE, EXCHANGE, PING or CLOSE, or the method
         of an HTTP request whose body is cut into messages. `response_type` is made as that of the
@@ -633,9 +649,8 @@ class Template:
     def with_message(self, payload: bytes, is_text: bool) -> Template:
         """The same call with another message."""
     @property
-    def host(self) -> str: ...
-    @property
-    def port(self) -> int: ...
+    def unresolved(self) -> tuple[str, int] | None:
+        """Host and port to look up before a connection can be opened, the server's or a proxy's."""
     @property
     def url(self) -> str: ...
 

@@ -7,7 +7,7 @@ are read when it has ended, so a call costs the interpreter as little as an HTTP
 import base64
 import gzip
 from collections.abc import Iterable, Mapping
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 from hyperscale._native import Template
 from hyperscale.clients.http import Request, Send
@@ -16,11 +16,12 @@ from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
 from hyperscale.testing.arguments import ProtobufBytes, encode_message
 from hyperscale.testing.grpc import GRPCResponse, response_type
+from hyperscale.testing.network import Network, NetworkOptions
 
 _DEADLINE_MS_MOST = 99_999_999  # the standard has eight digits
 
 
-class GRPCCall(TypedDict, total=False):
+class GRPCCall(NetworkOptions, total=False):
     """The arguments of a call beside its URL, method and messages."""
 
     reply: type | None
@@ -50,9 +51,10 @@ _KNOWN = frozenset(GRPCCall.__annotations__)
 class GRPCBook:
     """Renders the calls of one workflow. Calls with a prepared message are rendered once."""
 
-    def __init__(self, timeout_s: float, *, streams: int) -> None:
+    def __init__(self, timeout_s: float, *, streams: int, network: Network) -> None:
         self._timeout_s = timeout_s
         self._streams = streams
+        self._network = network
         self._books: dict[type, TemplateBook] = {}
         self._kept: dict[tuple[object, ...], Template] = {}
 
@@ -62,7 +64,10 @@ class GRPCBook:
             return self.many(url, method, (message,), call)
         # Prepared messages live as long as the book.
         key = (url, method, id(message), *call.items())
-        found = self._kept.get(key)
+        try:
+            found = self._kept.get(key)
+        except TypeError:  # an option that cannot be looked up, such as a list of addresses
+            return self.many(url, method, (message,), call)
         if found is None:
             found = self._kept[key] = self.many(url, method, (message,), call)
         return found
@@ -102,7 +107,11 @@ class GRPCBook:
         kind = response_type(call.get("reply"))
         if kind not in self._books:
             self._books[kind] = TemplateBook(
-                self._timeout_s, protocol="grpc", streams=self._streams, response_type=kind
+                self._timeout_s,
+                protocol="grpc",
+                streams=self._streams,
+                response_type=kind,
+                network=self._network,
             )
         options = {name: value for name, value in call.items() if name not in _OWN}
         return self._books[kind].template(

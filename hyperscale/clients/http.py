@@ -31,7 +31,8 @@ Send = Callable[["Template", int, bool], Coroutine[Any, Any, Any]]
 class RequestError(Exception):
     """A request without a usable response.
 
-    `error` is its class in the results: dns, connect, tls, timeout, reset, protocol, too_large.
+    `error` is its class in the results: dns, connect, tls, proxy, timeout, reset, protocol or
+    too_large.
     """
 
     def __init__(self, exchange: "Exchange") -> None:

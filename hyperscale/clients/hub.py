@@ -2,8 +2,10 @@
 
 import asyncio
 import resource
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 from urllib.parse import urlsplit
 
@@ -16,6 +18,7 @@ from hyperscale.clients.libraries import ENGINE_CLIENTS, client_class, engine_cl
 from hyperscale.clients.library import CallRoom
 from hyperscale.clients.scope import NO_STEP, current_step
 from hyperscale.clients.templates import TemplateBook
+from hyperscale.config.addresses import split_address
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.plan import WorkflowPlan
 from hyperscale.testing import HTTP2Response, HTTPResponse, OptimizedArg
@@ -28,6 +31,7 @@ from hyperscale.testing.arguments import (
     DataText,
     UrlValue,
 )
+from hyperscale.testing.network import Network
 from hyperscale.testing.protocols import (
     NATIVE_PROTOCOLS,
     PROTOCOLS,
@@ -64,19 +68,20 @@ recorder, the steps it follows, the statuses it accepts."""
 class NativeClients:
     """Makes the clients that the engine serves. All virtual users share the prepared requests."""
 
-    def __init__(self, plan: WorkflowPlan, send: Send) -> None:
+    def __init__(self, plan: WorkflowPlan, send: Send, network: Network) -> None:
         self._send = send
         self._authorizer = Authorizer()
         timeout_s, streams = plan.timeout_s, plan.streams
-        self._http = TemplateBook(timeout_s, streams=streams, tracing=plan.tracing)
+        self._http = TemplateBook(timeout_s, streams=streams, tracing=plan.tracing, network=network)
         self._http2 = TemplateBook(
             timeout_s,
             protocol="http2",
             streams=streams,
             response_type=HTTP2Response,
             tracing=plan.tracing,
+            network=network,
         )
-        self._grpc = GRPCBook(timeout_s, streams=streams)
+        self._grpc = GRPCBook(timeout_s, streams=streams, network=network)
 
     def make(self, name: str, vu: int, user: object) -> Any:
         """Return the client of this name for a virtual user, the instance of its workflow."""
@@ -184,12 +189,15 @@ class ClientHub:
         plan: WorkflowPlan,
         recorder: Recorder,
         *,
+        network: Network = Network(),  # noqa: B008 - immutable
         trace: Callable[[Exchange], object] | None = None,
         show: Callable[[int, str], None] | None = None,
     ) -> None:
-        """`trace` is called with every finished exchange, body included; `show` with the step and
-        the text of every finished call of a client with a library."""
+        """`network` is the way of the engine's connections. `trace` is called with every finished
+        exchange, body included; `show` with the step and the text of every finished call of a
+        client with a library."""
         self._connections = plan.connections.value
+        self._network = network
         self._room = CallRoom(recorder, plan.connections, plan.timeout_s, show)
         self._recorder = recorder
         self._addresses: dict[tuple[str, int], asyncio.Future[list[str]]] = {}
@@ -220,7 +228,7 @@ class ClientHub:
             send_native = function
 
         # Clients keep `send` for good; `rebind` keeps it from keeping a closed engine alive.
-        self._native, self._rebind = NativeClients(plan, send), rebind
+        self._native, self._rebind = NativeClients(plan, send, network), rebind
 
     def client(self, vu: int, user: object = None) -> Client:
         """Return the clients of a virtual user, the instance of its workflow."""
@@ -235,8 +243,9 @@ class ClientHub:
             await self._look_up(service.shown, service.hosts)
             arg.optimized = arg
         elif isinstance(arg, UrlValue) and urlsplit(arg).scheme in STREAM_SCHEMES:
-            host, _, port = arg.authority.rpartition(":")
-            await self._look_up(arg, ((host.strip("[]"), int(port)),))
+            dialled = self._network.dialled(arg.authority)
+            if dialled is not None:
+                await self._look_up(arg, (split_address(dialled),))
             arg.optimized = arg
         elif isinstance(arg, UrlValue):
             template, *others = self._native.templates(arg)
@@ -265,6 +274,22 @@ class ClientHub:
                 hosts.add(host)
             await self.prepare(part)
 
+    def check_network(self) -> None:
+        """Raise InputError if this machine lacks a source address or the Unix socket."""
+        for text in self._network.bind:
+            family = socket.AF_INET6 if ":" in text else socket.AF_INET
+            try:
+                with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                    probe.bind((text, 0))
+            except OSError as error:
+                raise InputError(
+                    f"bind: {text} is no address of this machine: {error.strerror or error}",
+                    hint="`ip address` lists them; all of 127.0.0.0/8 are",
+                ) from error
+        path = self._network.unix_socket
+        if path is not None and not Path(path).is_socket():
+            raise InputError(f"unix_socket: {path} is not a Unix socket", hint="start the server")
+
     async def require(self, protocol: str) -> None:
         """Prepare a client for its first call. Raises InputError if it cannot work here."""
         if protocol in PROTOCOLS:
@@ -280,13 +305,15 @@ class ClientHub:
 
     async def _pin(self, template: Template) -> None:
         """Resolve the host, unless that was done, and use its addresses for the whole run."""
-        host = (template.host, template.port)
+        host = template.unresolved
+        if host is None:
+            return
         if host not in self._addresses:
             self._addresses[host] = asyncio.ensure_future(asyncio.to_thread(resolve, *host))
         try:
             addresses = await asyncio.shield(self._addresses[host])
         except OSError as error:
-            raise InputError(f"{template.url}: cannot resolve the host: {error}") from error
+            raise InputError(f"{template.url}: cannot resolve {host[0]!r}: {error}") from error
         if self._engine is not None:
             self._engine.pin(template, addresses)
 
@@ -304,8 +331,8 @@ class ClientHub:
             self._recorder, layers, vus, iterations=iterations, connections=self._connections
         )
         for requests, *_ in chain.from_iterable(layers):
-            for host, template in {(each.host, each.port): each for each in requests}.items():
-                known = self._addresses.get(host)
+            for host, template in {each.unresolved: each for each in requests}.items():
+                known = None if host is None else self._addresses.get(host)
                 if known is not None:
                     program.pin(template, known.result())
         return program

@@ -7,9 +7,9 @@ once and looked up from then on.
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
-from hyperscale._native import Template, Tls
+from hyperscale._native import Route, Template, Tls
 from hyperscale.clients.bodies import (
     Body,
     encode_data,
@@ -21,6 +21,7 @@ from hyperscale.clients.bodies import (
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
 from hyperscale.testing.arguments import AuthScheme, FilesValue, OptimizedArg, authorization
+from hyperscale.testing.network import NETWORK_OPTIONS, Network, NetworkOptions
 
 CONNECT_TIMEOUT_S = 10.0
 REDIRECTS_MAX = 10
@@ -36,7 +37,7 @@ _KEPT_ROWS_MAX = 100_000
 """... and those of rows of feeds beside them."""
 
 
-class PlainCall(TypedDict, total=False):
+class PlainCall(NetworkOptions, total=False):
     """The arguments of a call without a body, beside its URL."""
 
     headers: Mapping[str, str] | None
@@ -81,7 +82,7 @@ class BodyCall(PlainCall, total=False):
     `Directory` or `FileGlob`, whose files all have the name "file"."""
 
 
-class StreamOptions(TypedDict, total=False):
+class StreamOptions(NetworkOptions, total=False):
     """The arguments of a call on a stream: of those of `PlainCall`, the ones that apply."""
 
     headers: Mapping[str, str] | None
@@ -114,7 +115,7 @@ class TemplateBook:
 
     A connection of HTTP/2 carries up to `streams` requests at once. `response_type` is what a step
     receives, if that is not an `HTTPResponse`. `tracing` is the share of requests that get a
-    `traceparent` header.
+    `traceparent` header. `network` is the way of connections, unless a call says otherwise.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class TemplateBook:
         streams: int = 100,
         response_type: type | None = None,
         tracing: float = 0.0,
+        network: Network = Network(),  # noqa: B008 - immutable
     ) -> None:
         self._timeout_s = timeout_s
         self._tracing = tracing
@@ -135,6 +137,8 @@ class TemplateBook:
         self._kept_max = _KEPT_MAX
         self.gets: dict[str, Template] = {}  # those of GET on a URL alone: the commonest call
         self._tls: dict[tuple[object, ...], Tls] = {}
+        self._network = network
+        self._routes: dict[Network, Route | None] = {Network(): None}
 
     def keep_more(self, requests: int) -> None:
         """Keep as many further requests: those of the rows of a feed."""
@@ -195,6 +199,7 @@ class TemplateBook:
                 total_timeout_s=total_s,
                 body_bytes_max=call.get("body_limit", BODY_BYTES_MAX),
                 tls=self._tls_of(cast(BodyCall, call)),
+                route=self._route_of(where, call),
                 **stream,
             )
         except (ValueError, OverflowError, TypeError) as error:
@@ -233,6 +238,7 @@ class TemplateBook:
                 redirects_max=call.get("redirects", REDIRECTS_MAX),
                 body_bytes_max=call.get("body_limit", BODY_BYTES_MAX),
                 tls=self._tls_of(call),
+                route=self._route_of(where, call),
                 protocol=self._protocol_of(where, call),
                 streams_max=self._streams,
                 response_type=self._response_type,
@@ -249,6 +255,19 @@ class TemplateBook:
             allowed = '1.1, 2 or "auto"' if self._protocol == "http1" else "2"
             raise InputError(f"{where}: version={version!r} is not possible", hint=f"use {allowed}")
         return protocol
+
+    def _route_of(self, where: str, call: Mapping[str, Any]) -> Route | None:
+        network = self._network
+        if any(name in call for name in NETWORK_OPTIONS):
+            network = network.with_options(call, lambda name: f"{where}: {name}")
+        if network not in self._routes:
+            self._routes[network] = Route(
+                resolve=[(host, list(addresses)) for host, addresses in network.resolve],
+                bind=list(network.bind),
+                unix_socket=network.unix_socket,
+                proxy=None if network.proxy is None else network.proxy.parts,
+            )
+        return self._routes[network]
 
     def _tls_of(self, call: BodyCall) -> Tls | None:
         chosen = (call.get("verify"), call.get("ca"), call.get("cert"), call.get("key"))

@@ -57,14 +57,15 @@ def _descriptor_limit(most: int, used: int, executors: int) -> UserLimit:
     )
 
 
-def port_limit(addresses: Mapping[str, int]) -> UserLimit:
-    """Limit connections by local ports; `addresses` has the number of IP addresses by host."""
+def port_limit(addresses: Mapping[str, int], sources: int = 1) -> UserLimit:
+    """Limit connections by local ports; `addresses` has the number of IP addresses by host,
+    `sources` is how many local addresses connections come from."""
     low, high = map(int, _PORTS.read_text(encoding="ascii").split())
-    users = (high - low + 1) * sum(addresses.values())
+    users = (high - low + 1) * sum(addresses.values()) * sources
     return UserLimit(
         users,
         f"ports for {users:,} connections to {', '.join(addresses)}",
-        'sysctl -w net.ipv4.ip_local_port_range="1024 65535"',
+        'sysctl -w net.ipv4.ip_local_port_range="1024 65535", or further addresses in bind',
     )
 
 

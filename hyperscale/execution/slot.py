@@ -94,9 +94,10 @@ async def prepare_slot(
     outcomes = StepOutcomes(recorder, UserErrorLog(complain), is_open=assignment.plan.is_open)
     trace = _tracer(design) if assignment.trace else None
     show = _shower(design) if assignment.trace else None
-    hub = ClientHub(assignment.plan, recorder, trace=trace, show=show)
+    hub = ClientHub(assignment.plan, recorder, network=design.network, trace=trace, show=show)
     hooks: LifecycleHooks | None = None
     try:
+        _check_network(assignment, hub)
         await _prepare_clients(assignment, design, hub)
         await _prepare_arguments(assignment, design, hub)
         received = decode_received(assignment.context)
@@ -181,6 +182,14 @@ def _load_blueprint(assignment: PrepareSlot) -> Blueprint:
         raise failure(InputError, what, error) from error
     cls = find(module, assignment.workflow)
     return blueprint(cls, assignment.plan, files=mounted_files())
+
+
+def _check_network(assignment: PrepareSlot, hub: ClientHub) -> None:
+    try:
+        hub.check_network()
+    except InputError as error:
+        where = f"{display_path(assignment.file)}: {assignment.plan.name}"
+        raise InputError(f"{where}.{error.message}", hint=error.hint) from error
 
 
 async def _prepare_clients(assignment: PrepareSlot, design: Blueprint, hub: ClientHub) -> None:

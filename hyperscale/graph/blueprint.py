@@ -12,6 +12,7 @@ from hyperscale.graph.analysis import analyse
 from hyperscale.graph.columns import ColumnParts, column_parts
 from hyperscale.graph.planning import plan_workflow, wrap_default
 from hyperscale.graph.reading import ReadHook, read
+from hyperscale.graph.settings import read_network
 from hyperscale.graph.static_steps import NotStatic, StaticCall, first_obstacle
 from hyperscale.graph.vitals import VitalMetric, vital_metrics
 from hyperscale.graph.workflow import Workflow
@@ -19,6 +20,7 @@ from hyperscale.plan import RECORDED, MetricKind, Per, StepKind, WorkflowPlan
 from hyperscale.plan.dag import layers
 from hyperscale.testing import OptimizedArg
 from hyperscale.testing.feed import FeedColumn
+from hyperscale.testing.network import Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Hook:
 class Blueprint:
     workflow: type[Workflow]
     plan: WorkflowPlan
+    network: Network  # read from the class: a plan holds no secrets
     layers: tuple[tuple[Hook, ...], ...]
     checks: tuple[Hook, ...]
     metrics: tuple[Hook, ...]
@@ -124,6 +127,7 @@ def blueprint(
     return Blueprint(
         workflow=cls,
         plan=plan,
+        network=read_network(reading),
         layers=tuple(
             tuple(hooks[name] for name in layer) for layer in layers(reading.step_order())
         ),

@@ -19,7 +19,7 @@ from hyperscale.graph.columns import column_parts, hosts_of
 from hyperscale.graph.feeds import plan_feeds
 from hyperscale.graph.mixing import split_mix
 from hyperscale.graph.reading import ReadHook, Reading, ReadParameter, display_path, read
-from hyperscale.graph.settings import read_settings
+from hyperscale.graph.settings import read_network, read_settings
 from hyperscale.graph.static_steps import first_obstacle
 from hyperscale.graph.validation import validate
 from hyperscale.graph.vitals import vital_metrics
@@ -277,7 +277,8 @@ def _hosts(reading: Reading, files: Mapping[str, str]) -> tuple[str, ...]:
                 value = wrap_default(hook, parameter, files)
                 if isinstance(value, UrlValue):
                     hosts[value.authority] = None
-    return tuple(hosts)
+    network = read_network(reading)
+    return tuple({dialled: None for host in hosts if (dialled := network.dialled(host))})
 
 
 def _find_threshold(workflows: Sequence[WorkflowPlan], text: str) -> tuple[WorkflowPlan, Threshold]:

@@ -14,6 +14,7 @@ from hyperscale.graph.vitals import vital_metrics
 from hyperscale.graph.workflow import COMING_ATTRIBUTES, VU_ATTRIBUTES, Workflow
 from hyperscale.plan import RECORDED, Connections, Priority, WorkflowPlan
 from hyperscale.plan.thresholds import threshold_plans
+from hyperscale.testing.network import NETWORK_OPTIONS, Network
 
 _STREAMS_MOST = 10_000
 
@@ -39,6 +40,7 @@ def read_settings(reading: Reading, *, vus: object = None, duration: object = No
         priority=parse_choice(Priority, cls.priority, where=at("priority")),
         connections=parse_choice(Connections, cls.connections, where=at("connections")),
         streams=parse_count(cls.streams, where=at("streams"), most=_STREAMS_MOST),
+        sources=len(read_network(reading).bind) or 1,
         tracing=_parse_share(cls.tracing, where=at("tracing")),
         tags=_parse_tags(cls.tags, where=at("tags")),
         thresholds=threshold_plans(
@@ -51,6 +53,12 @@ def read_settings(reading: Reading, *, vus: object = None, duration: object = No
         ),
         allow_failures=_parse_flag(cls.allow_failures, where=at("allow_failures")),
     )
+
+
+def read_network(reading: Reading) -> Network:
+    """Return how connections of the workflow reach their servers. Raises InputError."""
+    options = {name: getattr(reading.cls, name) for name in NETWORK_OPTIONS}
+    return Network().with_options(options, reading.at)
 
 
 def _parse_grace(value: object, *, where: str) -> float | None:

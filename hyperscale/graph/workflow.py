@@ -84,6 +84,14 @@ class Workflow:
     """Which requests share connections: "per-vu" (kept alive), "shared" or "per-request"."""
     streams: int = 100
     """Requests at once on a connection of HTTP/2; further ones open another connection."""
+    resolve: Mapping[str, str | Collection[str]] = MappingProxyType({})
+    """Addresses of hosts that are not looked up: `{"shop.test": "127.0.0.1"}`."""
+    bind: str | Collection[str] = ()
+    """Local addresses that connections come from, in turn: each gives some 28,000 connections."""
+    proxy: str | None = None
+    """A proxy for all connections: "http://host:3128" or "socks5://user:password@host:1080"."""
+    unix_socket: str | None = None
+    """The path of a Unix socket that all connections go to, whatever the host in the URL."""
     tracing: str | float = 0.0
     """Share of HTTP requests that carry a W3C `traceparent` header: "1%", or 0.01."""
     allow_failures: bool = False

@@ -157,7 +157,8 @@ class StepResult(Struct, frozen=True, kw_only=True):
     bytes_sent: Count = 0  # Bytes of requests.
     bytes_received: Count = 0  # Bytes of responses.
     status_codes: _StatusCodes = {}  # Responses by status code.
-    # Failures by class: dns, connect, tls, timeout, reset, protocol, too_large, status, exception.
+    # Failures by class: dns, connect, tls, proxy, timeout, reset, protocol, too_large, status,
+    # exception.
     errors: dict[str, Ordinal] = {}
     # Latencies in nanoseconds: HdrHistogram V2 (deflate), base64. Merge histograms, never
     # percentiles.

@@ -130,9 +130,10 @@ async def _refuse_excess(plan: Plan, executors: int) -> None:
         limits = [memory_limit()]
         if workflow.hosts and workflow.connections is not Connections.SHARED:
             limits.append(descriptor_limit(min(workflow.vus, executors)))
-            ports = port_limit(dict.fromkeys(workflow.hosts, 1))
+            ports = port_limit(dict.fromkeys(workflow.hosts, 1), workflow.sources)
             if ports.users < workflow.vus:  # a host may have more than one address
-                ports = port_limit({host: await _addresses(host) for host in workflow.hosts})
+                counts = {host: await _addresses(host) for host in workflow.hosts}
+                ports = port_limit(counts, workflow.sources)
             limits.append(ports)
         refuse_excess(f"{plan.file}: {workflow.name}.vus", workflow.vus, *limits)
 

@@ -1,7 +1,7 @@
 """The HTTP client of one virtual user, on the native engine in an event loop."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from hyperscale.clients.grpc import GRPCClient
 from hyperscale.clients.http import HTTP2Client, HTTPClient
 from hyperscale.clients.scope import StepScope, current_step
 from hyperscale.plan import Connections, WorkflowPlan
+from hyperscale.testing.network import Network
 
 Result = TypeVar("Result")
 
@@ -43,6 +44,7 @@ async def open_lab(
     timeout_s: float = 10.0,
     sees_body: bool = True,
     streams: int = 100,
+    network: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Lab]:
     plan = WorkflowPlan(
         name="Lab",
@@ -53,7 +55,8 @@ async def open_lab(
         streams=streams,
     )
     recorder = Recorder(1)
-    hub = ClientHub(plan, recorder)
+    way = Network().with_options(network or {}, lambda name: f"Lab.{name}")
+    hub = ClientHub(plan, recorder, network=way)
     current_step.set(StepScope(step=0, sees_body=sees_body))
     try:
         yield Lab(hub, recorder)

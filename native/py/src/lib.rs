@@ -49,6 +49,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(report::shed_reports, module)?)?;
     module.add_class::<exchange::Exchange>()?;
     module.add_class::<template::Tls>()?;
+    module.add_class::<template::Route>()?;
     module.add_class::<template::Template>()?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<engine::Call>()?;

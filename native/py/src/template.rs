@@ -1,12 +1,14 @@
 //! Requests and TLS options as Python makes them, and the values both engines take.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyperscale_core::engine::http::template::{self, Body, Limits};
 use hyperscale_core::engine::protocol::Protocol;
 use hyperscale_core::engine::streams::{StreamCall, Until, Verb};
+use hyperscale_core::engine::transport::route::{self, Proxy, ProxyKind};
 use hyperscale_core::engine::transport::tls::TlsProfile;
 use hyperscale_core::engine::transport::{self, tls};
 use hyperscale_core::engine::{websocket, Mode, Options};
@@ -42,6 +44,52 @@ impl Tls {
     }
 }
 
+/// kind, host, port, user and password
+type ProxyArguments = (String, String, u16, Option<(String, String)>);
+
+/// How connections reach their servers, where that is not the plain way.
+#[pyclass(frozen, module = "hyperscale._native")]
+pub struct Route {
+    route: Arc<route::Route>,
+}
+
+#[pymethods]
+impl Route {
+    #[new]
+    #[pyo3(signature = (*, resolve, bind, unix_socket = None, proxy = None))]
+    fn new(
+        resolve: Vec<(String, Vec<String>)>,
+        bind: Vec<String>,
+        unix_socket: Option<PathBuf>,
+        proxy: Option<ProxyArguments>,
+    ) -> PyResult<Self> {
+        let resolve = resolve.into_iter().map(|(host, given)| Ok((host, to_ips(&given)?)));
+        let proxy = match proxy {
+            Some((kind, host, port, credentials)) => {
+                let kind = match kind.as_str() {
+                    "http" => ProxyKind::Http,
+                    "socks5" => ProxyKind::Socks5,
+                    other => {
+                        return Err(PyValueError::new_err(format!("unknown proxy {other:?}")));
+                    }
+                };
+                Some(Proxy { kind, host, port, credentials })
+            }
+            None => None,
+        };
+        let resolve = resolve.collect::<PyResult<_>>()?;
+        let route = route::Route { resolve, bind: to_ips(&bind)?, unix_socket, proxy };
+        Ok(Self { route: Arc::new(route) })
+    }
+}
+
+fn to_ips(texts: &[String]) -> PyResult<Vec<IpAddr>> {
+    let parsed = texts.iter().map(|text| {
+        text.parse().map_err(|error| PyValueError::new_err(format!("{text:?}: {error}")))
+    });
+    parsed.collect()
+}
+
 /// A request, rendered once and sent many times.
 #[pyclass(frozen, module = "hyperscale._native")]
 pub struct Template {
@@ -71,7 +119,7 @@ impl Template {
     #[pyo3(signature = (
         method, url, headers, body = None, content_type = None, *, chunked = false,
         connect_timeout_s, read_timeout_s, total_timeout_s, redirects_max, body_bytes_max, tls = None,
-        protocol = "http1", streams_max = 100, response_type = None,
+        protocol = "http1", streams_max = 100, response_type = None, route = None,
     ))]
     fn new(
         method: &str,
@@ -89,6 +137,7 @@ impl Template {
         protocol: &str,
         streams_max: u32,
         response_type: Option<Py<PyType>>,
+        route: Option<&Route>,
     ) -> PyResult<Self> {
         let limits = Limits {
             connect_ns: to_ns(connect_timeout_s)?,
@@ -103,6 +152,7 @@ impl Template {
         let profile = tls.map_or(&default, |tls| &tls.profile);
         let protocol = to_protocol(protocol, streams_max)?;
         template::Template::new(method, url, headers, body, limits, profile, protocol)
+            .and_then(|made| on_route(made, route))
             .map(|template| Self { inner: Arc::new(template), response_type })
             .map_err(|error| PyValueError::new_err(error.to_string()))
     }
@@ -115,7 +165,7 @@ impl Template {
         verb, url, headers, body = None, content_type = None, *, response_type, is_text = false,
         count = 1, ends_in_time = false, until_bytes = None, until = None, events = false,
         subprotocols = None, deflate = false, close_code = 1000, close_reason = String::new(),
-        connect_timeout_s, read_timeout_s, total_timeout_s, body_bytes_max, tls = None,
+        connect_timeout_s, read_timeout_s, total_timeout_s, body_bytes_max, tls = None, route = None,
     ))]
     fn stream(
         verb: &str,
@@ -139,6 +189,7 @@ impl Template {
         total_timeout_s: f64,
         body_bytes_max: u64,
         tls: Option<&Tls>,
+        route: Option<&Route>,
     ) -> PyResult<Self> {
         let limits = Limits {
             connect_ns: to_ns(connect_timeout_s)?,
@@ -176,6 +227,7 @@ impl Template {
         let default = TlsProfile::default();
         let profile = tls.map_or(&default, |tls| &tls.profile);
         let made = template::Template::new(verb, url, headers, body, limits, profile, protocol)
+            .and_then(|made| on_route(made, route))
             .map_err(|error| PyValueError::new_err(error.to_string()))?;
         let protocol = match protocol {
             Protocol::WebSocket(_) => Protocol::WebSocket(websocket::socket_number(&made, &call)),
@@ -193,19 +245,27 @@ impl Template {
         }
     }
 
+    /// Host and port that have to be looked up before a connection can be opened: those of the
+    /// server, or of the proxy before it.
     #[getter]
-    fn host(&self) -> &str {
-        &self.inner.origin.host
-    }
-
-    #[getter]
-    fn port(&self) -> u16 {
-        self.inner.origin.port
+    fn unresolved(&self) -> Option<(&str, u16)> {
+        let origin = &self.inner.origin;
+        origin.known_addresses().is_none().then(|| origin.peer())
     }
 
     #[getter]
     fn url(&self) -> &str {
         self.inner.url.as_str()
+    }
+}
+
+fn on_route(
+    made: template::Template,
+    route: Option<&Route>,
+) -> Result<template::Template, template::TemplateError> {
+    match route {
+        Some(route) => made.on_route(&route.route),
+        None => Ok(made),
     }
 }
 

@@ -6,6 +6,8 @@ use super::transport::Transport;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     Connecting,
+    /// Through a proxy, which has not passed the connection on yet.
+    Tunnelling,
     Handshaking,
     Open,
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::path::Path;
 
 use rustix::event::epoll;
 
@@ -10,10 +10,45 @@ use super::conn::{Conn, Stage};
 use super::error::{ErrorClass, Failure};
 use super::http::template::Template;
 use super::request::{add, Request, RequestKey, BLOCKED};
+use super::transport::route::Peer;
+use super::transport::tunnel::Tunnel;
 use super::transport::Transport;
 use super::{Engine, Mode, Names, OriginState, DNS_FAILURE_NS, WATCHED};
 use crate::clock::now_ns;
 use crate::recorder::Recorder;
+
+impl OriginState {
+    /// Where the connection with this number goes, and from where. Every record in turn, so that
+    /// load spreads as the target's DNS intends, and every source address in turn for each of them.
+    fn peer(&self, number: usize) -> Result<Peer<'_>, Failure> {
+        if let Some(path) = self.origin.unix_socket() {
+            return Ok(Peer::Unix(path));
+        }
+        let Names::Known(addresses) = &self.names else {
+            return Err(Failure::new(ErrorClass::Dns, "no address"));
+        };
+        let count = addresses.len().max(1);
+        let Some(&to) = addresses.get(number % count) else {
+            return Err(Failure::new(ErrorClass::Dns, "no address"));
+        };
+        let from = match &self.origin.route {
+            Some(route) => route
+                .source(to, number / count)
+                .map_err(|reason| Failure::new(ErrorClass::Connect, reason))?,
+            None => None,
+        };
+        Ok(Peer::Address { to, from })
+    }
+
+    /// The class of a connection that failed before the server was reached.
+    fn class_of(&self, class: ErrorClass) -> ErrorClass {
+        if self.origin.proxy().is_some() {
+            ErrorClass::Proxy
+        } else {
+            class
+        }
+    }
+}
 
 impl<T> Engine<T> {
     pub(super) fn origin_number(&mut self, template: &Template) -> u32 {
@@ -24,12 +59,8 @@ impl<T> Engine<T> {
             Some(&number) => number,
             None => {
                 let number = self.origins.len() as u32;
-                let names = match template.origin.host.parse() {
-                    Ok(address) => {
-                        Names::Known(vec![SocketAddr::new(address, template.origin.port)])
-                    }
-                    Err(_) => Names::Unknown,
-                };
+                let known = template.origin.known_addresses();
+                let names = known.map_or(Names::Unknown, Names::Known);
                 self.origins.push(OriginState {
                     origin: template.origin.clone(),
                     names,
@@ -71,15 +102,15 @@ impl<T> Engine<T> {
         match &origin.names {
             Names::Known(_) => {}
             Names::Failed { reason, until_ns } if *until_ns > now_ns() => {
-                let failure = Failure::new(ErrorClass::Dns, reason.clone());
+                let failure = Failure::new(origin.class_of(ErrorClass::Dns), reason.clone());
                 return self.fail(slot, failure, recorder);
             }
             Names::Asking => return origin.waiting.push_back(key),
             Names::Unknown | Names::Failed { .. } => {
                 origin.waiting.push_back(key);
                 origin.names = Names::Asking;
-                let (host, port) = (origin.origin.host.clone(), origin.origin.port);
-                if let Err(error) = self.resolver.start(number, &host, port) {
+                let (host, port) = origin.origin.peer();
+                if let Err(error) = self.resolver.start(number, host, port) {
                     if let Some(origin) = self.origins.get_mut(number as usize) {
                         origin.names = Names::Unknown;
                         origin.waiting.pop_back();
@@ -144,15 +175,14 @@ impl<T> Engine<T> {
             request.phase_since_ns = now;
         }
         let Some(origin) = self.origins.get_mut(request.origin as usize) else { return };
-        let Names::Known(addresses) = &origin.names else { return };
-        // Every record in turn, so that load spreads as the target's DNS intends.
-        let Some(&address) = addresses.get(origin.next_address % addresses.len().max(1)) else {
-            let failure = Failure::new(ErrorClass::Dns, "no address");
-            return self.fail(key.slot, failure, recorder);
+        let number = origin.next_address;
+        origin.next_address = number.wrapping_add(1);
+        let peer = match origin.peer(number) {
+            Ok(peer) => peer,
+            Err(failure) => return self.fail(key.slot, failure, recorder),
         };
-        origin.next_address = origin.next_address.wrapping_add(1);
         request.addresses_tried += 1;
-        request.exchange.remote = Some(address);
+        request.exchange.remote = peer.address();
         let deadline = now.saturating_add(request.exchange.template.limits.connect_ns);
         request.deadline_ns = deadline.min(request.total_deadline_ns);
         self.timers.arm(key.slot, request.deadline_ns);
@@ -166,10 +196,19 @@ impl<T> Engine<T> {
                 }
             },
         };
+        let tunnel = origin
+            .origin
+            .proxy()
+            .map(|proxy| Tunnel::new(proxy, &origin.origin.behind_proxy(), origin.origin.port));
+        let tunnel = match tunnel.transpose() {
+            Ok(tunnel) => tunnel,
+            Err(failure) => return self.fail(key.slot, failure, recorder),
+        };
         self.generation = self.generation.wrapping_add(1).max(1);
         let generation = self.generation;
         let opened = Transport::open(
-            address,
+            peer,
+            tunnel,
             tls,
             self.options.kernel_times,
             origin.origin.protocol.is_datagram(),
@@ -234,8 +273,14 @@ impl<T> Engine<T> {
         if self.has_untried_address(request) {
             return self.connect(key, recorder);
         }
-        let address = request.exchange.remote.map(|a| a.to_string()).unwrap_or_default();
-        let failure = Failure::new(ErrorClass::Connect, describe(&address, error));
+        let Some(origin) = self.origins.get(request.origin as usize) else { return };
+        let peer = match (request.exchange.remote, origin.origin.unix_socket()) {
+            (Some(address), _) if origin.origin.proxy().is_some() => format!("proxy {address}"),
+            (Some(address), _) => address.to_string(),
+            (None, path) => path.unwrap_or(Path::new("")).display().to_string(),
+        };
+        let class = origin.class_of(ErrorClass::Connect);
+        let failure = Failure::new(class, describe(&peer, error));
         self.fail(slot, failure, recorder);
     }
 
@@ -260,6 +305,9 @@ fn describe(address: &str, error: &io::Error) -> String {
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
             format!("no route to {address}")
         }
+        io::ErrorKind::NotFound => format!("no Unix socket {address}"),
+        // Only Unix sockets do not wait for room.
+        io::ErrorKind::WouldBlock => format!("the queue of the listener on {address} is full"),
         _ if error.raw_os_error() == Some(libc::EMFILE) => {
             "no free file descriptors (hint: raise ulimit -n)".to_owned()
         }

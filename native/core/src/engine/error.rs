@@ -7,6 +7,8 @@ pub enum ErrorClass {
     Dns,
     Connect,
     Tls,
+    /// The proxy cannot be reached, or refuses to pass a connection on.
+    Proxy,
     Timeout,
     Reset,
     Protocol,
@@ -22,6 +24,7 @@ impl ErrorClass {
             Self::Dns => "dns",
             Self::Connect => "connect",
             Self::Tls => "tls",
+            Self::Proxy => "proxy",
             Self::Timeout => "timeout",
             Self::Reset => "reset",
             Self::Protocol => "protocol",

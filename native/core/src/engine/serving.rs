@@ -30,7 +30,8 @@ impl<T> Engine<T> {
             .intersects(epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR);
         let is_readable = is_closed || flags.intersects(epoll::EventFlags::IN);
         match (conn.stage, &conn.session) {
-            (Stage::Connecting, _) => self.on_connected(number, recorder),
+            (Stage::Connecting, _) => self.on_connected(number, is_closed, recorder),
+            (Stage::Tunnelling, _) => self.open_tunnel(number, is_closed, recorder),
             (Stage::Handshaking, _) => self.handshake(number, recorder),
             (Stage::Open, Some(session)) => {
                 if session.is_idle() && !session.listens() {
@@ -53,11 +54,24 @@ impl<T> Engine<T> {
         }
     }
 
-    fn on_connected(&mut self, number: u32, recorder: &mut Recorder) {
+    fn on_connected(&mut self, number: u32, is_closed: bool, recorder: &mut Recorder) {
         let Some(conn) = self.conns.get_mut(number as usize) else { return };
         let slot = conn.opener;
         match conn.transport.socket.take_error() {
             Ok(None) => {
+                conn.stage = Stage::Tunnelling;
+                self.open_tunnel(number, is_closed, recorder);
+            }
+            Ok(Some(error)) | Err(error) => self.connect_broke(slot, number, &error, recorder),
+        }
+    }
+
+    /// Goes on with the tunnel through a proxy, if there is one. Its time is part of connecting.
+    fn open_tunnel(&mut self, number: u32, is_closed: bool, recorder: &mut Recorder) {
+        let Some(conn) = self.conns.get_mut(number as usize) else { return };
+        let slot = conn.opener;
+        match conn.transport.open_tunnel(is_closed) {
+            Ok(true) => {
                 let now = now_ns();
                 conn.stage = Stage::Handshaking;
                 if let Some(request) = self.requests.get_mut(slot) {
@@ -66,7 +80,8 @@ impl<T> Engine<T> {
                 }
                 self.handshake(number, recorder);
             }
-            Ok(Some(error)) | Err(error) => self.connect_broke(slot, number, &error, recorder),
+            Ok(false) => {} // goes on when the socket can be read or written again
+            Err(failure) => self.fail(slot, failure, recorder),
         }
     }
 
@@ -133,7 +148,7 @@ impl<T> Engine<T> {
         request.is_reused = conn.was_used;
         if conn.was_used {
             add(&mut request.exchange.phases_ns, BLOCKED, now - request.waiting_since_ns);
-            request.exchange.remote = Some(conn.transport.remote);
+            request.exchange.remote = conn.transport.remote;
         }
         conn.was_used = true;
         if conn.transport.is_tls() {

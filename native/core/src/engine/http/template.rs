@@ -1,5 +1,7 @@
 //! A request, prepared once and sent many times.
 
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -10,6 +12,7 @@ use url::Url;
 use crate::engine::http2::head::Prepared;
 use crate::engine::protocol::Protocol;
 use crate::engine::streams::StreamCall;
+use crate::engine::transport::route::{Proxy, Route};
 use crate::engine::transport::tls::TlsProfile;
 
 pub const USER_AGENT: &str = concat!("hyperscale/", env!("CARGO_PKG_VERSION"));
@@ -28,6 +31,8 @@ pub enum TemplateError {
     HeaderName(String),
     #[error("the value of header {0:?} has a line break or control character")]
     HeaderValue(String),
+    #[error("datagrams go neither through a proxy nor to a Unix socket")]
+    DatagramRoute,
 }
 
 /// Where a connection goes: who shares one of these may share a connection.
@@ -37,6 +42,51 @@ pub struct Origin {
     pub port: u16,
     pub tls: Option<TlsProfile>,
     pub protocol: Protocol,
+    /// None: straight to the addresses of the host.
+    pub route: Option<Arc<Route>>,
+}
+
+impl Origin {
+    /// Host and port that connections go to: the server's, or those of the proxy before it.
+    #[must_use]
+    pub fn peer(&self) -> (&str, u16) {
+        match self.proxy() {
+            Some(proxy) => (&proxy.host, proxy.port),
+            None => (&self.host, self.port),
+        }
+    }
+
+    #[must_use]
+    pub fn proxy(&self) -> Option<&Proxy> {
+        self.route.as_ref()?.proxy.as_ref()
+    }
+
+    #[must_use]
+    pub fn unix_socket(&self) -> Option<&Path> {
+        self.route.as_ref()?.unix_socket.as_deref()
+    }
+
+    /// The addresses to connect to, if no name has to be looked up for them. A Unix socket needs
+    /// none.
+    #[must_use]
+    pub fn known_addresses(&self) -> Option<Vec<SocketAddr>> {
+        if self.unix_socket().is_some() {
+            return Some(Vec::new());
+        }
+        let (host, port) = self.peer();
+        let given = self.route.as_ref().and_then(|route| route.addresses_of(host));
+        match given {
+            Some(given) => Some(given.iter().map(|&ip| SocketAddr::new(ip, port)).collect()),
+            None => Some(vec![SocketAddr::new(host.parse().ok()?, port)]),
+        }
+    }
+
+    /// The server as a proxy is asked for it: by an address that was given for it, else by name.
+    #[must_use]
+    pub fn behind_proxy(&self) -> String {
+        let given = self.route.as_ref().and_then(|route| route.addresses_of(&self.host));
+        given.and_then(<[_]>::first).map_or_else(|| self.host.clone(), ToString::to_string)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -134,6 +184,7 @@ impl Template {
             port: url.port_or_known_default().unwrap_or(80),
             tls: matches!(url.scheme(), "https" | "wss" | "tls").then(|| tls.clone()),
             protocol,
+            route: None,
         };
         let cookies = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("cookie"));
         let cookies: Vec<&str> = cookies.map(|(_, value)| value.as_str()).collect();
@@ -181,7 +232,20 @@ impl Template {
             (self.method.clone(), self.body.clone())
         };
         let headers = headers.cloned().collect();
-        Self::build(method, url, headers, body, self.limits, tls, self.origin.protocol)
+        let mut next =
+            Self::build(method, url, headers, body, self.limits, tls, self.origin.protocol)?;
+        next.origin.route.clone_from(&self.origin.route);
+        Ok(next)
+    }
+
+    /// Has its connections take another way than straight to the addresses of the host.
+    pub fn on_route(mut self, route: &Arc<Route>) -> Result<Self, TemplateError> {
+        let is_datagram = self.origin.protocol.is_datagram();
+        if is_datagram && (route.proxy.is_some() || route.unix_socket.is_some()) {
+            return Err(TemplateError::DatagramRoute);
+        }
+        self.origin.route = Some(route.clone());
+        Ok(self)
     }
 
     /// Makes this a call on a stream of the protocol that the call is for.

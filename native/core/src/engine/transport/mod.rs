@@ -1,20 +1,28 @@
 //! Connections: sockets, TLS over them, and when data arrived. Knows no protocol.
 
 use std::io::{self, IoSlice, Read, Write};
-use std::net::SocketAddr;
+use std::mem::{size_of, MaybeUninit};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::ptr;
 use std::sync::Arc;
 
 use rustls::{ClientConfig, ClientConnection};
 use rustls_pki_types::ServerName;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+use super::error::Failure;
 use super::exchange::TlsInfo;
 use crate::clock::now_ns;
 use kernel_times::ClockPair;
+use route::Peer;
+use tunnel::{Tunnel, REPLY_BYTES_MAX};
 
 pub mod kernel_times;
 pub mod resolve;
+pub mod route;
 pub mod tls;
+pub mod tunnel;
 
 const SCRATCH_BYTES: usize = 64 * 1024;
 
@@ -54,7 +62,10 @@ pub struct Received {
 #[derive(Debug)]
 pub struct Transport {
     pub socket: Socket,
-    pub remote: SocketAddr,
+    /// None for a Unix socket.
+    pub remote: Option<SocketAddr>,
+    /// Until the proxy has passed the connection on.
+    tunnel: Option<Box<Tunnel>>,
     tls: Option<Box<ClientConnection>>,
     /// The kernel notes when data arrives.
     is_timed: bool,
@@ -65,22 +76,21 @@ pub struct Transport {
 impl Transport {
     /// Begins connecting; the socket becomes writable when that has ended.
     pub fn open(
-        address: SocketAddr,
+        peer: Peer<'_>,
+        tunnel: Option<Tunnel>,
         tls: Option<(Arc<ClientConfig>, &str)>,
         kernel_times: bool,
         is_datagram: bool,
     ) -> io::Result<Self> {
-        let domain = Domain::for_address(address);
-        let socket = if is_datagram {
-            Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?
-        } else {
-            let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-            socket.set_tcp_nodelay(true)?;
-            socket
+        let (socket, to) = match peer {
+            Peer::Address { to, from } => (open_socket(to, from, is_datagram)?, to.into()),
+            Peer::Unix(path) => {
+                (Socket::new(Domain::UNIX, Type::STREAM, None)?, SockAddr::unix(path)?)
+            }
         };
         socket.set_nonblocking(true)?;
-        let is_timed = kernel_times && kernel_times::enable(&socket);
-        match socket.connect(&address.into()) {
+        let is_timed = kernel_times && !to.is_unix() && kernel_times::enable(&socket);
+        match socket.connect(&to) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
             Err(error) => return Err(error),
@@ -92,7 +102,8 @@ impl Transport {
             }
             None => None,
         };
-        Ok(Self { socket, remote: address, tls, is_timed, is_datagram })
+        let (remote, tunnel) = (peer.address(), tunnel.map(Box::new));
+        Ok(Self { socket, remote, tunnel, tls, is_timed, is_datagram })
     }
 
     #[must_use]
@@ -113,6 +124,53 @@ impl Transport {
     #[must_use]
     pub fn alpn(&self) -> Option<&[u8]> {
         self.tls.as_ref()?.alpn_protocol()
+    }
+
+    #[must_use]
+    pub fn has_tunnel(&self) -> bool {
+        self.tunnel.is_some()
+    }
+
+    /// Asks the proxy, as far as the socket allows. True when it passes everything on. `is_closed` if
+    /// nothing comes after what is there.
+    pub fn open_tunnel(&mut self, is_closed: bool) -> Result<bool, Failure> {
+        let Some(tunnel) = self.tunnel.as_deref_mut() else { return Ok(true) };
+        let mut room = [MaybeUninit::uninit(); REPLY_BYTES_MAX];
+        loop {
+            while !tunnel.pending.is_empty() {
+                match self.socket.send(&tunnel.pending) {
+                    Ok(count) => drop(tunnel.pending.drain(..count)),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(_) => return Err(tunnel.closed()),
+                }
+            }
+            // What follows the reply of the proxy stays in the socket.
+            let seen = match self.socket.peek(&mut room) {
+                Ok(0) => return Err(tunnel.closed()),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return Err(tunnel.closed()),
+            };
+            let seen = room.get(..seen).unwrap_or_default();
+            // SAFETY: the call above has written these bytes.
+            let seen = unsafe { &*(ptr::from_ref(seen) as *const [u8]) };
+            let taken = tunnel.take(seen)?;
+            if taken == 0 {
+                return if is_closed { Err(tunnel.closed()) } else { Ok(false) };
+            }
+            let is_open = tunnel.is_open();
+            // They are there: they have just been seen.
+            let read = self.socket.recv(room.get_mut(..taken).unwrap_or_default());
+            if read.is_err() {
+                return Err(tunnel.closed());
+            }
+            if is_open {
+                self.tunnel = None;
+                return Ok(true);
+            }
+        }
     }
 
     /// Drives the TLS handshake as far as the socket allows. True when it is done.
@@ -234,6 +292,37 @@ impl Transport {
         let looked = self.socket.peek(&mut byte);
         looked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
+}
+
+/// A socket that can connect to an address, from a local one if that is given.
+fn open_socket(to: SocketAddr, from: Option<IpAddr>, is_datagram: bool) -> io::Result<Socket> {
+    let domain = Domain::for_address(to);
+    let socket = if is_datagram {
+        Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?
+    } else {
+        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_tcp_nodelay(true)?;
+        socket
+    };
+    if let Some(from) = from {
+        choose_port_late(&socket);
+        let local = SocketAddr::new(from, 0);
+        socket.bind(&local.into()).map_err(|error| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("source address {from}: {error}"))
+        })?;
+    }
+    Ok(socket)
+}
+
+/// Has the kernel choose a local port when the socket connects, not when it is bound: then the
+/// ports in use towards one peer do not count towards another.
+fn choose_port_late(socket: &Socket) {
+    let on: libc::c_int = 1;
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    let (level, option) = (libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT);
+    // A kernel without the option has fewer ports.
+    // SAFETY: the descriptor is open, and the option is read before the call returns.
+    unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), length) };
 }
 
 /// Hands pending TLS records to the socket until it is full.
