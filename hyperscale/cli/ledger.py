@@ -10,7 +10,7 @@ import msgspec
 from hyperscale.cli.cluster_flags import QUERY_HELP, add_query_flags, cluster_words, query_node
 from hyperscale.cli.ledger_recovery import RECOVERY_ACTIONS, RECOVERY_DESCRIPTIONS
 from hyperscale.cli.printing import is_confirmed, print_reply, table
-from hyperscale.config import parse_duration_s
+from hyperscale.config import format_duration, parse_duration_s
 from hyperscale.errors import InputError, RunError
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.ledger.server.operator_messages import (
@@ -23,9 +23,11 @@ from hyperscale.ledger.server.operator_messages import (
     ListEvents,
     ListEventsReply,
     MemberChange,
+    RaiseVersion,
     Verify,
     VerifyReply,
 )
+from hyperscale.ledger.topology import NodeState
 from hyperscale.reporting.exit_codes import ExitCode
 
 DESCRIPTION = """\
@@ -41,6 +43,7 @@ examples:
   hyperscale ledger history --since 2h
   hyperscale ledger members remove manager-4
   hyperscale ledger verify
+  hyperscale ledger version
   hyperscale ledger backup --out monday.backup
   hyperscale ledger restore monday.backup --data-dir m0
 
@@ -59,6 +62,11 @@ manager; 'remove' removes a manager for good; 'promote' makes a manager the lead
 take a manager that is alive out of service, use 'hyperscale drain NODE'; 'remove --force' takes its
 votes away at once. 'remove' asks for confirmation on a terminal. A removed manager keeps running,
 is not ready and does no more work; with an empty data directory it joins as a new one.
+""",
+    "version": """\
+Show the cluster version and the version of every manager and worker. The cluster version rises by
+itself, ledger.upgrade_hold_s (10 minutes) after all of them announce a higher one; until then each
+can go back to the older version, afterwards older nodes are refused. 'raise' does not wait.
 """,
 }
 
@@ -87,6 +95,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--group", metavar="G", type=int, default=0, help=about)
     add("--force", action="store_true", help="remove: also a manager that is alive")
     add("--yes", "-y", action="store_true", help="remove: do not ask for confirmation")
+    add = actions.choices["version"].add_argument
+    add("change", metavar="raise", nargs="?", choices=("raise",), help="raise it now, without hold")
+    about = "raise: give up managers that are dead and older; they are refused when they come back"
+    add("--force", action="store_true", help=about)
     parser.set_defaults(function=None, parser=parser)
 
 
@@ -208,6 +220,32 @@ def _about(data: object) -> str:
     return " ".join(fields)[:100]
 
 
+def _version(args: argparse.Namespace) -> int:
+    if args.change == "raise":
+        raised = query_node(args, RaiseVersion(is_forced=args.force), ChangeMemberReply)
+        if raised.refused:
+            raise RunError(raised.refused, hint=raised.hint)
+        print_reply(args, {"done": raised.done}, raised.done)
+        return 0
+    reply = query_node(args, GetLedgerStatus(), GetLedgerStatusReply)
+    nodes = [row for row in reply.nodes if row.state != NodeState.GONE]
+    rows = [(row.name, "ledger", str(row.version)) for row in nodes]
+    rows += [(name, "worker", str(version)) for name, version in sorted(reply.workers.items())]
+    state = f"the cluster version is {reply.version}"
+    if reply.agreed > reply.version:
+        agreed_for = format_duration(reply.agreed_for_s)
+        state += f"; all nodes have announced {reply.agreed} for {agreed_for}"
+    versions = {name: version for name, _, version in rows}
+    about = {
+        "version": str(reply.version),
+        "agreed": str(reply.agreed) if reply.agreed > reply.version else None,
+        "agreed_for_s": reply.agreed_for_s if reply.agreed > reply.version else 0.0,
+        "nodes": versions,
+    }
+    print_reply(args, about, f"{table(('NODE', 'PART', 'VERSION'), rows)}\n\n{state}")
+    return 0
+
+
 def _change(args: argparse.Namespace) -> int:
     question = (
         f"Remove {args.node} from the ledger for good? Its data directory cannot be used again: "
@@ -276,4 +314,5 @@ _ACTIONS = {
     "members": (_change, "add, approve, remove or promote a manager"),
     "snapshot": (_snapshot, "take snapshots on this node and compact its logs"),
     "verify": (_verify, "compare the state of all replicas by hash"),
+    "version": (_version, "show the cluster version and those of all nodes, or raise it now"),
 }

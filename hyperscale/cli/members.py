@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 _HEAD = (
     *("NODE", "ROLE", "STATE", "ADDRESS", "RTT", "FOR"),
-    *("DATACENTER", "CORES", "READY", "LOAD", "WORK"),
+    *("DATACENTER", "VERSION", "CORES", "READY", "LOAD", "WORK"),
 )
 
 
@@ -55,9 +55,10 @@ def _table(reply: Any) -> str:
 def _cells(row: Any) -> tuple[str, ...]:
     metadata = row.metadata
     rtt = "self" if row.is_self else "-" if row.rtt_s is None else f"{row.rtt_s * 1000:.1f}ms"
-    reported = ("-", "-", "-", "-")
+    reported: tuple[str, ...] = ("-", "-", "-", "-", "-")
     if metadata is not None:
         ready = "yes" if metadata.is_ready else "no"
-        reported = (metadata.datacenter, str(metadata.cores or "-"), ready, metadata.overload)
+        cores, version = str(metadata.cores or "-"), metadata.version or "-"
+        reported = (metadata.datacenter, version, cores, ready, metadata.overload)
     since = format_duration(row.since_s)
     return (row.node, row.role, row.state, row.address, rtt, since, *reported, row.routing or "")

@@ -29,8 +29,9 @@ from hyperscale.wire.errors import CallError, PeerProtocolError, RemoteError, Re
 from hyperscale.wire.listener import ServerLimits
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.roles import Role
-from hyperscale.wire.security import VERSION, asking_role, incarnation_now, security_of
+from hyperscale.wire.security import asking_role, incarnation_now, security_of
 from hyperscale.wire.server import PeerServer
+from hyperscale.wire.versions import VERSION
 
 ASK_S = 30.0
 _HANDSHAKE_S = 3.0

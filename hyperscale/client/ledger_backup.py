@@ -21,7 +21,7 @@ from hyperscale.ledger.server.operator_messages import GetLedgerStatus, GetLedge
 from hyperscale.ledger.topology import Topology
 from hyperscale.wire.connection import Connection
 from hyperscale.wire.messages import Chunk
-from hyperscale.wire.security import VERSION
+from hyperscale.wire.versions import VERSION
 
 _TRIES = 10
 _AGAIN_S = 1.0

@@ -139,6 +139,7 @@ class LedgerSection(_Section, frozen=True, kw_only=True):
     snapshot_entries: Annotated[int, Meta(ge=100, le=10_000_000)] = 10_000
     trailing_entries: Annotated[int, Meta(ge=10, le=1_000_000)] = 1_000
     history_days: Annotated[float, Meta(gt=0, le=3650)] = 30.0
+    upgrade_hold_s: Annotated[float, Meta(ge=0, le=30 * 24 * 3600)] = 600.0
 
 
 _VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
@@ -288,6 +289,9 @@ _MEANINGS = {
     "ledger.snapshot_entries": "log entries between snapshots",
     "ledger.trailing_entries": "log entries kept before a snapshot, for followers that lag",
     "ledger.history_days": "days to keep the history of jobs",
+    "ledger.upgrade_hold_s": "time from when all nodes announce a higher version until the cluster "
+    "version rises; until then nodes can go back to the older version (managers and gates; the "
+    "same on all of them)",
     "gates.seeds": "HOST[:PORT] of a gate that this datacenter registers with (managers)",
     "queue.max": "most workflows that may wait for cores; further jobs are refused (managers)",
     "queue.age_s": "wait after which a workflow rises by one priority; from then on no later "

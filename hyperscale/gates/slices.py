@@ -16,7 +16,7 @@ from hyperscale.plan import FeedPlan, Plan, StagePlan, Take, WorkflowPlan, share
 _SLOTS_MAX = 4_096
 
 
-class WorkflowShare(Struct, frozen=True):
+class WorkflowShare(Struct, frozen=True, omit_defaults=True):
     """A datacenter's part of one workflow."""
 
     vus: int

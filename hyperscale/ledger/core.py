@@ -60,7 +60,7 @@ from hyperscale.ledger.records import (
     StateDigest,
     encode_record,
 )
-from hyperscale.ledger.replica import DIGEST_EVERY, AppliedEntry, Replica
+from hyperscale.ledger.replica import DIGEST_EVERY, AppliedEntry, LogSize, Replica
 from hyperscale.ledger.store import DiskWrites, LedgerDisk
 from hyperscale.ledger.topology import Topology
 from hyperscale.sansio.core import Tick
@@ -386,8 +386,8 @@ class LedgerCore:
         wanted = set(turn.snapshots_wanted)
         for group in changed:
             replica = self.replicas[group]
-            is_long = replica.log_entries >= limits.snapshot_entries
-            if is_long or replica.log_bytes >= limits.snapshot_bytes:
+            is_long = replica.log.entries >= limits.snapshot_entries
+            if is_long or replica.log.bytes >= limits.snapshot_bytes:
                 wanted.add(group)
         for group in wanted:
             self._take_snapshot(group)
@@ -455,4 +455,4 @@ class LedgerCore:
             group, replica.applied, replica.snapshot(), self.limits.trailing_entries
         )
         self.disk.store.save_snapshot(group, image, keep_from)
-        replica.log_entries = replica.log_bytes = 0
+        replica.log = LogSize()

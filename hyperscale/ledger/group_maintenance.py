@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hyperscale.errors import InvariantError
+from hyperscale.ledger.cluster_version import decide_version
 from hyperscale.ledger.core import MANAGEMENT, LedgerCore
 from hyperscale.ledger.core_events import LeadershipTransferRequested, VoterChangeRequested
 from hyperscale.ledger.machine import Machine
@@ -55,6 +56,8 @@ class MaintenanceTiming(Struct, frozen=True, kw_only=True):
     """The load of a group is measured over at least this long."""
     history_state_s: float = 10.0
     """A node's answer that its history is complete counts for this long."""
+    upgrade_hold_s: float = 600.0
+    """The cluster version rises when all members have announced a higher one for this long."""
 
 
 # -- events -------------------------------------------------------------------------------
@@ -347,9 +350,15 @@ class GroupMaintenance:
         changes = self._change_voters(MANAGEMENT, voters, learners, now_s)
         if changes is not None and not topology.groups:
             return changes  # a new tier serves nobody before it can survive the loss of a node
+        about_version = decide_version(
+            topology,
+            observed.versions,
+            time_ms=core.time_ms(MANAGEMENT, now_s),
+            hold_ms=round(self._timing.upgrade_hold_s * 1000),
+        )
         step = upkeep.begin(
             (UpkeepState.DECIDING, CommitDecision(MANAGEMENT, decision))
-            for decision in decide(topology, observed)
+            for decision in (*decide(topology, observed), *about_version)
         )
         return [*(changes or ()), *(() if step is None else (step,))]
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from hyperscale.wire.versions import Version
+
 
 class ApplyResult(Protocol):
     """What one committed command did to a state machine."""
@@ -26,9 +28,12 @@ class Machine(Protocol):
     `apply` answers a bad command with a refusal in its reply; it never raises for one.
     """
 
-    def apply(self, index: int, time_ms: int, body: bytes, *, unix_ms: int) -> ApplyResult:
+    def apply(
+        self, index: int, time_ms: int, body: bytes, *, unix_ms: int, version: Version
+    ) -> ApplyResult:
         """Apply a command. `time_ms`: the time of the group, by which ages and durations are
-        measured (`group_clock`). `unix_ms`: the date, for people."""
+        measured (`group_clock`). `unix_ms`: the date, for people. `version`: what is above it is
+        not applied (`wire.versions.admitted`), because not every replica knows it."""
 
     def encode_reply(self, reply: object) -> bytes:
         """Encode a reply of `apply` for another node."""
@@ -37,9 +42,6 @@ class Machine(Protocol):
         """Return the whole live state; equal states give equal bytes."""
 
     def restore(self, data: bytes) -> None: ...
-    def digest(self) -> bytes:
-        """Hash the whole live state afresh, so that memory corruption shows as well."""
-
     def export_keys(self, is_moved: Callable[[str], bool]) -> bytes:
         """Remove the records of the keys that move from the state and return them encoded."""
 

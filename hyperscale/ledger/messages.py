@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import Role
+from hyperscale.wire.versions import OLDEST, Version
 
 _MEMBERS = frozenset({Role.MANAGER, Role.GATE})
 _HEAD = Layout("<QI")  # before each packed message: its group, its length
@@ -78,6 +79,8 @@ class ForwardCommand(Struct, frozen=True):
     hops: int = 0
     is_record: bool = False
     """The body is an encoded record of the ledger itself, not a command for the state machine."""
+    version: Version = OLDEST
+    """The cluster version that the proposer knew."""
 
 
 @message(kind=305, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_MEMBERS)

@@ -4,11 +4,14 @@ The leader of a group stamps every record that it proposes with its date, and ev
 the time of its group as well (`group_clock`). State machines know no other clocks: dates are for
 people, ages and durations are differences of the group's time.
 Records are encoded as arrays, because they are many and small and all nodes of a tier write the
-same format. A new kind of record gets a new tag.
+same format. A new kind of record gets a new tag, and is proposed only where every node knows it
+(`wire.versions`); a replica that does not know a record skips it.
 """
 
 import msgspec
 from msgspec import Struct
+
+from hyperscale.wire.versions import OLDEST, Version
 
 COUNTER_BITS = 16
 """A stamp is one integer: milliseconds of the wall clock, and a counter in these low bits."""
@@ -23,6 +26,8 @@ class MachineCommand(Struct, array_like=True, tag=0):
     key: str
     body: bytes
     time_ms: int = 0  # of the group
+    version: Version = OLDEST
+    """The cluster version that its proposer knew: what is above it is not applied."""
 
 
 class KeySlotsReleased(Struct, array_like=True, tag=1):

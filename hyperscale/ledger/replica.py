@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from hyperscale.errors import InvariantError
 from hyperscale.ledger.machine import Machine
@@ -23,6 +23,7 @@ from hyperscale.ledger.records import (
     StateDigest,
     decode_record,
 )
+from hyperscale.ledger.unknown_fields import UnknownFields
 
 HistoryRow = tuple[str, int, int, int, str, bytes]
 """Job, group, index, stamp in ms, kind, data."""
@@ -64,8 +65,22 @@ class AppliedEntry(Struct, frozen=True):
     """The entry carries the leader's digest of a state that has another digest here."""
 
 
-class _Image(Struct, array_like=True):
-    """The state of a replica in a snapshot."""
+class LogSize(Struct):
+    """The entries that a replica has applied since its last snapshot."""
+
+    entries: int = 0
+    bytes: int = 0
+
+
+class _UnknownInSnapshot(Struct):
+    """What this version does not know of the snapshot that a replica was restored from."""
+
+    image: UnknownFields = field(default_factory=UnknownFields)
+    state: UnknownFields = field(default_factory=UnknownFields)
+
+
+class _Image(Struct, omit_defaults=True):
+    """The state of a replica in a snapshot. Further fields come last and have defaults."""
 
     machine: bytes
     key_slots: list[int]
@@ -101,10 +116,7 @@ class Replica:
         self.digests: dict[int, bytes] = {}
         self.requested_digests: dict[int, bytes] = {}
         """Digests at the entries that requested one, by index; a snapshot clears them."""
-        self.log_entries = 0
-        """Entries applied since the last snapshot."""
-        self.log_bytes = 0
-        """Their size."""
+        self.log = LogSize()
         self.last_ms = 0
         """The date of the last entry; for people."""
         self.time_ms = 0
@@ -112,6 +124,7 @@ class Replica:
         self.released: set[int] = set()
         """Migrations: a repeated record changes nothing."""
         self._adopted: set[int] = set()
+        self._unknown = _UnknownInSnapshot()
 
     # -- applying -------------------------------------------------------------------------
 
@@ -123,9 +136,10 @@ class Replica:
             )
         self.applied = index
         self.term = term
-        self.log_entries += 1
-        self.log_bytes += len(data)
-        entry = None if not data else self._apply_record(index, decode_record(data))
+        self.log.entries += 1
+        self.log.bytes += len(data)
+        record = _known_record(data) if data else None
+        entry = None if record is None else self._apply_record(index, record)
         if index % DIGEST_EVERY == 0:
             _keep_last(self.digests, _DIGESTS_KEPT, index, self.digest())
         return AppliedEntry(self.group, index, term) if entry is None else entry
@@ -141,7 +155,13 @@ class Replica:
                 if key and key_slot_of(key) not in self.key_slots:
                     return AppliedEntry(self.group, index, self.term, is_key_foreign=True)
                 self.time_ms = max(self.time_ms, record.time_ms)
-                applied = self.machine.apply(index, self.time_ms, record.body, unix_ms=self.last_ms)
+                applied = self.machine.apply(
+                    index,
+                    self.time_ms,
+                    record.body,
+                    unix_ms=self.last_ms,
+                    version=record.version,
+                )
                 for job, kind, row in applied.history:
                     self.history.append((job, self.group, index, self.last_ms, kind, row))
                 return AppliedEntry(self.group, index, self.term, applied.event, applied.reply)
@@ -178,17 +198,20 @@ class Replica:
 
     def digest(self) -> bytes:
         """Hash afresh everything a snapshot would hold."""
-        own = hashlib.blake2b(_encode_image(self._image(b"")), digest_size=16)
-        own.update(self.machine.digest())
+        own = hashlib.blake2b(self._encoded(b""), digest_size=16)
+        own.update(hashlib.blake2b(self._state(), digest_size=16).digest())
         return own.digest()
 
     # -- snapshots ------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        return _encode_image(self._image(self.machine.snapshot()))
+        return self._encoded(self._state())
 
-    def _image(self, machine: bytes) -> _Image:
-        return _Image(
+    def _state(self) -> bytes:
+        return self._unknown.state.add(self.machine.snapshot())
+
+    def _encoded(self, machine: bytes) -> bytes:
+        image = _Image(
             machine,
             sorted(self.key_slots),
             self.outgoing,
@@ -197,20 +220,31 @@ class Replica:
             self.last_ms,
             self.time_ms,
         )
+        return self._unknown.image.add(_encode_image(image))
 
     def restore(self, index: int, data: bytes) -> None:
         """Replace the state by that of a snapshot."""
         image = _decode_image(data)
         self.machine.restore(image.machine)
+        self._unknown.state.note(image.machine, self.machine.snapshot())
+        self._unknown.image.note(data, _encode_image(image))
         self.key_slots = set(image.key_slots)
         self.outgoing = image.outgoing
         self.released = set(image.released)
         self._adopted = set(image.adopted)
         self.last_ms, self.time_ms = image.last_ms, image.time_ms
         self.applied = index
-        self.log_entries = self.log_bytes = 0
+        self.log = LogSize()
         self.digests.clear()
         self.requested_digests.clear()
+
+
+def _known_record(data: bytes) -> Record | None:
+    """Return the record of an entry; None if this version does not know its kind."""
+    try:
+        return decode_record(data)
+    except msgspec.ValidationError:
+        return None
 
 
 def _keep_last(digests: dict[int, bytes], count: int, index: int, digest: bytes) -> None:

@@ -5,7 +5,6 @@ and refuses those that contradict its state; `topology_policy` makes them. It co
 its size is nodes x groups, plus the key slots.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
@@ -14,6 +13,7 @@ from msgspec import Struct, field
 
 from hyperscale.ledger.replica import KEY_SLOTS
 from hyperscale.wire.registry import nested
+from hyperscale.wire.versions import CURRENT, OLDEST, AboveVersionError, Version, admitted
 
 REGISTRY_MAX = 1_000
 REGISTRY_BYTES_MAX = 16 * 1024
@@ -43,16 +43,18 @@ class GroupState(StrEnum):
 
 
 @nested
-class NodeRecord(Struct, kw_only=True):
+class NodeRecord(Struct, kw_only=True, omit_defaults=True):
     number: int
     name: str
     domain: str
     state: NodeState = NodeState.ACTIVE
     key: str = ""
     """Fingerprint of the key in the node's data directory."""
+    version: Version = OLDEST
+    """The version that the node announced last; 0.0 before it did."""
 
 
-class GroupRecord(Struct, kw_only=True):
+class GroupRecord(Struct, kw_only=True, omit_defaults=True):
     number: int
     voters: list[int]
     """The nodes that should vote."""
@@ -84,6 +86,8 @@ class Founded(Struct, frozen=True, tag="founded"):
 
     awaited: int
     scope: str = ""
+    version: Version = OLDEST
+    """Of the founder: the first cluster version."""
 
 
 class NodeJoined(Struct, frozen=True, tag="node_joined"):
@@ -127,7 +131,7 @@ class LeaderWanted(Struct, frozen=True, tag="leader_wanted"):
     leader: int
 
 
-class MigrationStarted(Struct, frozen=True, tag="migration_started"):
+class MigrationStarted(Struct, frozen=True, tag="migration_started", omit_defaults=True):
     key_slots: tuple[int, ...]
     source: int
     target: int
@@ -154,6 +158,28 @@ class RegistryChanged(Struct, frozen=True, tag="registry_changed"):
     after: bytes
 
 
+class VersionAnnounced(Struct, frozen=True, tag="version_announced"):
+    """A node runs a version."""
+
+    number: int
+    version: Version
+
+
+class VersionAgreed(Struct, frozen=True, tag="version_agreed"):
+    """All members of the tier announce this version: the cluster version rises to it after the
+    hold. The present cluster version: they do so no more."""
+
+    version: Version
+
+
+class VersionRaised(Struct, frozen=True, tag="version_raised"):
+    """The cluster version rises. Older nodes are refused from now on."""
+
+    version: Version
+    leaves_behind: tuple[int, ...] = ()
+    """Nodes that are older and away, which an operator gave up."""
+
+
 Decision = (
     Founded
     | NodeJoined
@@ -167,6 +193,9 @@ Decision = (
     | GroupDraining
     | GroupDestroyed
     | RegistryChanged
+    | VersionAnnounced
+    | VersionAgreed
+    | VersionRaised
 )
 
 
@@ -187,12 +216,13 @@ def _refuse(reason: str) -> DecisionReply:
 
 
 class _DecisionApplied(Struct, frozen=True):
-    event: Decision
+    event: Decision | None
+    """None: this version does not know the decision, or not every node of the tier does."""
     reply: DecisionReply
     history: Sequence[tuple[str, str, bytes]] = ()
 
 
-class Topology(Struct):
+class Topology(Struct, omit_defaults=True):
     """Nodes, groups and key slots of one tier. Encoded, it is its own snapshot."""
 
     awaited: int = 1
@@ -212,6 +242,12 @@ class Topology(Struct):
     registry: dict[str, bytes] = {}
     """Few small facts that every node of the tier must know, by name. Gates keep datacenters here;
     the ledger does not read them."""
+    version: Version = OLDEST
+    """The cluster version: every member of the tier has it or a newer one."""
+    agreed: Version = OLDEST
+    """The higher version that every member of the tier announces; else not above `version`."""
+    agreed_ms: int = 0
+    """Since when, in the time of group 0."""
 
     # -- reading --------------------------------------------------------------------------
 
@@ -232,6 +268,11 @@ class Topology(Struct):
         """Return the groups that are not destroyed."""
         return [g for g in self.groups.values() if g.state is not GroupState.DESTROYED]
 
+    def older_node(self, version: Version, *, besides: Sequence[int] = ()) -> NodeRecord | None:
+        """Return a node that is not gone and has not announced this version or a newer one."""
+        nodes = (n for n in self.nodes.values() if n.state is not NodeState.GONE)
+        return next((n for n in nodes if n.version < version and n.number not in besides), None)
+
     def heir_of(self, group: int) -> int:
         """Return the group that answers for this one: itself, or the last of its heirs."""
         seen: set[int] = set()
@@ -247,13 +288,17 @@ class Topology(Struct):
     def apply(
         self,
         _index: int,
-        _time_ms: int,
+        time_ms: int,
         body: bytes,
         *,
         unix_ms: int = 0,  # noqa: ARG002  the ledger's protocol
+        version: Version = CURRENT,
     ) -> _DecisionApplied:
-        decision = _decode(body)
-        return _DecisionApplied(decision, self.decide(decision))
+        try:
+            decision = admitted(_decode(body), version)
+        except (msgspec.ValidationError, AboveVersionError) as error:
+            return _DecisionApplied(None, _refuse(f"not a decision: {error}"))
+        return _DecisionApplied(decision, self.decide(decision, time_ms=time_ms))
 
     def encode_reply(self, reply: object) -> bytes:
         return _encode(reply)
@@ -266,9 +311,6 @@ class Topology(Struct):
         for name in self.__struct_fields__:
             setattr(self, name, getattr(restored, name))
 
-    def digest(self) -> bytes:
-        return hashlib.blake2b(self.snapshot(), digest_size=16).digest()
-
     def export_keys(self, _is_moved: Callable[[str], bool]) -> bytes:
         return b""
 
@@ -277,12 +319,13 @@ class Topology(Struct):
 
     # -- rules ----------------------------------------------------------------------------
 
-    def decide(self, decision: Decision) -> DecisionReply:
-        """Apply a decision, or refuse it with the reason."""
+    def decide(self, decision: Decision, *, time_ms: int = 0) -> DecisionReply:
+        """Apply a decision, or refuse it with the reason. `time_ms`: the time of group 0."""
         reply = DecisionReply()
         match decision:
             case Founded():
                 self.awaited, self.scope = decision.awaited, decision.scope
+                self.version = self.agreed = decision.version
             case NodeJoined():
                 reply = self._joined(decision)
             case NodeStateChanged():
@@ -298,6 +341,8 @@ class Topology(Struct):
                 reply = DecisionReply(decision.number)
             case RegistryChanged():
                 reply = self._registry_changed(decision)
+            case VersionAnnounced() | VersionAgreed() | VersionRaised():
+                reply = self._about_version(decision, time_ms)
             case _:
                 reply = self._about_group(decision)
         return reply
@@ -379,6 +424,27 @@ class Topology(Struct):
         if change.before is None and len(self.registry) >= REGISTRY_MAX:
             return _refuse(f"the registry is full: it has {REGISTRY_MAX:,} entries")
         self.registry[change.name] = change.after
+        return DecisionReply()
+
+    def _about_version(
+        self, decision: VersionAnnounced | VersionAgreed | VersionRaised, time_ms: int
+    ) -> DecisionReply:
+        match decision:
+            case VersionAnnounced(number=number, version=version):
+                if (node := self.nodes.get(number)) is None:
+                    return _refuse(f"the ledger has no node {number}")
+                node.version = version
+            case VersionAgreed(version=version):
+                self.agreed, self.agreed_ms = max(version, self.version), time_ms
+            case VersionRaised(version=version, leaves_behind=left):
+                if (older := self.older_node(version, besides=left)) is not None:
+                    return _refuse(
+                        f"{older.name} runs version {older.version}: the cluster version cannot "
+                        f"rise to {version}"
+                    )
+                if version <= self.version:
+                    return _refuse(f"the cluster version is {self.version} already")
+                self.version, self.agreed, self.agreed_ms = version, version, 0
         return DecisionReply()
 
     def _about_group(

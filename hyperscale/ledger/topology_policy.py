@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from hyperscale.ledger.cluster_version import VersionsSeen
 from hyperscale.ledger.replica import KEY_SLOTS
 from hyperscale.ledger.topology import (
     NO_GROUP,
@@ -49,6 +50,7 @@ class TierHealth(Struct, frozen=True, kw_only=True):
     """The node that leads each group now, where it is known."""
     voters: int = VOTERS
     """How many voters a group has, if there are enough nodes."""
+    versions: VersionsSeen = VersionsSeen()
 
 
 def decide(topology: Topology, health: TierHealth) -> list[Decision]:

@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from hyperscale._native import (
     LedgerDamagedError,
     LedgerError,
@@ -19,8 +21,10 @@ from hyperscale.errors import InputError, RunError
 from hyperscale.gates.committed.machine import GlobalJobMachine
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.machine import JobMachine
+from hyperscale.ledger.cluster_version import version_problem
 from hyperscale.ledger.core import FOLLOWED, MANAGEMENT, TICK_S, LedgerCore, LedgerLimits
 from hyperscale.ledger.core_events import LeadershipTransferRequested
+from hyperscale.ledger.group_maintenance import MaintenanceTiming
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.server.backup_requests import BackupRequests
 from hyperscale.ledger.server.ledger import Ledger
@@ -37,12 +41,17 @@ from hyperscale.membership.events import Member
 from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.nodes.messages import AnnouncedLoad, metadata_of
 from hyperscale.telemetry.metrics import Family
+from hyperscale.wire.errors import PeerProtocolError, RefusalReason
 from hyperscale.wire.handlers import Handlers
-from hyperscale.wire.roles import Role
+from hyperscale.wire.messages import Introduction
+from hyperscale.wire.roles import DATACENTER_ROLES, Role
+from hyperscale.wire.versions import CURRENT, OLDEST, Version, parse_version
 
-LAYOUT_VERSION: Final = 4
+LAYOUT_VERSION: Final = 5
 """Of what a data directory holds: records, snapshots and history rows. Raise it by one whenever
-this version could misread what an earlier one wrote."""
+this version could misread what an earlier one wrote: with a new major version only, because a node
+can go back by one minor version."""
+_CLUSTER_VERSION = "cluster_version"
 _LAYOUT = "layout"
 _LEAVE_S = 1.0
 _READINESS_S = 0.5
@@ -74,10 +83,18 @@ class LedgerService(NodeService):
         directory = Path(config.node.data_dir)
         self.on_ledger: list[Callable[[Ledger], None]] = []
         """Called once the node has a ledger, before the ledger does anything."""
-        self.peers = TierPeers(member.server, member, member.server.local.role, _is_fit)
+        self.peers = TierPeers(
+            member.server, member, member.server.local.role, _is_fit, _announced_version
+        )
+        server = member.server
+        server.hooks = replace(server.hooks, check_version=self._check_version)
         self._member = member
         self._store = open_store(directory / "ledger")
         self._identity = LedgerIdentity(self._store)
+        self._cluster_version = _stored_version(self._store)
+        if (outdated := _outdated(self._cluster_version)) is not None:
+            self._store.close()
+            raise outdated
         if self._identity.ledger and self._identity.scope != config.node.datacenter:
             self._store.close()
             raise InputError(
@@ -158,12 +175,14 @@ class LedgerService(NodeService):
         self._open_ledger = found
         ledger.hooks.topology.append(self._member.announce)
         ledger.hooks.topology.append(self._warn_if_gone)
+        ledger.hooks.topology.append(self._follow_version)
         self._warn_if_gone()
         for hook in self.on_ledger:
             hook(ledger)
         is_gate = self._member.server.local.role is Role.GATE
         voters = VOTERS_OF_GATES if is_gate else VOTERS
-        self._maintenance = MaintenanceDriver(found, _live_jobs, voters=voters)
+        timing = MaintenanceTiming(upgrade_hold_s=config.ledger.upgrade_hold_s)
+        self._maintenance = MaintenanceDriver(found, _live_jobs, voters=voters, timing=timing)
         driver.start()
         driver.feed(self._join.opening_event())
         found.history.start()
@@ -177,6 +196,32 @@ class LedgerService(NodeService):
         if own is not None and own.state is NodeState.GONE and not self._is_gone_logged:
             self._is_gone_logged = True
             _log.warning("ledger.gone", extra={"number": own.number, "detail": _GONE})
+
+    def _follow_version(self) -> None:
+        """Keep the cluster version on disk, and end a node that is too old for it."""
+        assert self.ledger is not None
+        version = self.ledger.version
+        if version <= self._cluster_version:
+            return
+        _log.info("ledger.version", extra={"version": str(version)})
+        self._cluster_version = version
+        self._store.put_meta(_CLUSTER_VERSION, str(version).encode())
+        if (outdated := _outdated(version)) is not None:
+            raise outdated
+
+    def _check_version(self, peer: Introduction) -> None:
+        """Refuse a node of this tier whose version does not fit the cluster version."""
+        role = self._member.server.local.role
+        tier = DATACENTER_ROLES if role in DATACENTER_ROLES else frozenset({role})
+        if self._cluster_version == OLDEST or peer.role not in tier:
+            return  # unknown as yet, or a peer of another tier
+        cluster = self._cluster_version
+        if (problem := version_problem(parse_version(peer.version), cluster)) is not None:
+            raise PeerProtocolError(
+                f"{peer.role} {peer.node_id}: {problem}",
+                RefusalReason.VERSION,
+                hint=f"start it with version {cluster}, or with the minor version after it",
+            )
 
     async def _prune_history(self) -> None:
         """Delete history rows that are older than they are to be kept."""
@@ -282,10 +327,32 @@ def open_store(directory: Path) -> LedgerStore:
     return store
 
 
+def _stored_version(store: LedgerStore) -> Version:
+    """Return the cluster version that a node knew last."""
+    text = dict(store.meta()).get(_CLUSTER_VERSION, b"").decode()
+    return parse_version(text) or OLDEST
+
+
+def _outdated(cluster: Version) -> InputError | None:
+    """Return the error of a node that is older than its cluster version; None if it is not."""
+    if cluster <= CURRENT:
+        return None
+    return InputError(
+        f"this node runs version {CURRENT} of Hyperscale, and its cluster version has risen to "
+        f"{cluster}: older nodes are refused",
+        hint=f"start it with version {cluster}",
+    )
+
+
 def _live_jobs(machine: Machine) -> int:
     """Return how many jobs of a group have not ended."""
     assert isinstance(machine, JobMachine | GlobalJobMachine)
     return sum(1 for _ in machine.jobs())
+
+
+def _announced_version(member: Member) -> str:
+    metadata = metadata_of(member.metadata)
+    return "" if metadata is None else metadata.version
 
 
 _MAY_LEAD = frozenset({AnnouncedLoad.HEALTHY, AnnouncedLoad.BUSY})

@@ -78,8 +78,9 @@ from hyperscale.wire.messages import Introduction
 from hyperscale.wire.outbox import OUTBOX_BYTES_MAX
 from hyperscale.wire.roles import Role
 from hyperscale.wire.sealing import DatagramSealer
-from hyperscale.wire.security import VERSION, incarnation_now, security_of_node
+from hyperscale.wire.security import incarnation_now, security_of_node
 from hyperscale.wire.server import PeerServer
+from hyperscale.wire.versions import VERSION
 
 _BIND_TRIES = 20
 _ADDRESS_CHECK_S = 5.0

@@ -86,7 +86,7 @@ class StateKind(Enum):
     USE = "use"
 
 
-class StepPlan(Struct, frozen=True, kw_only=True):
+class StepPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     kind: StepKind
     after: tuple[str, ...] = ()
@@ -101,12 +101,12 @@ class StepPlan(Struct, frozen=True, kw_only=True):
         return self.kind in (StepKind.TEST, StepKind.ACTION)
 
 
-class MetricPlan(Struct, frozen=True, kw_only=True):
+class MetricPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     kind: MetricKind
 
 
-class StatePlan(Struct, frozen=True, kw_only=True):
+class StatePlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A `@state` hook: the values it provides to, or uses from, which workflows."""
 
     name: str
@@ -117,7 +117,7 @@ class StatePlan(Struct, frozen=True, kw_only=True):
     is_list: bool = False  # PROVIDE: a list of every part's values, not the first part's value
 
 
-class FeedPlan(Struct, frozen=True, kw_only=True):
+class FeedPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A feed: rows that users take. The rows themselves are in the bundle."""
 
     name: str
@@ -142,7 +142,7 @@ class FeedPlan(Struct, frozen=True, kw_only=True):
         return (0, self.rows) if is_of_all or self.take is Take.RANDOM else (self.first, self.dealt)
 
 
-class ThresholdPlan(Struct, frozen=True, kw_only=True):
+class ThresholdPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One pass/fail line: `name` is `[step.]p99`, `checks` or a metric's name."""
 
     name: str
@@ -151,7 +151,7 @@ class ThresholdPlan(Struct, frozen=True, kw_only=True):
     delay_s: float | None = None  # how long it cannot abort the run; None: the usual time
 
 
-class WorkflowPlan(Struct, frozen=True, kw_only=True):
+class WorkflowPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     vus: int  # the most that there are at once
     duration_s: float
@@ -248,7 +248,7 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True):
         return max(0.0, elapsed_s) if self.is_timed else 0.0
 
 
-class ParameterPlan(Struct, frozen=True, kw_only=True):
+class ParameterPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A parameter of the test and its value; the value of a secret is not in the plan."""
 
     name: str
@@ -256,7 +256,7 @@ class ParameterPlan(Struct, frozen=True, kw_only=True):
     is_secret: bool = False
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     schema: int = 1
     file: str
     workflows: tuple[WorkflowPlan, ...]

@@ -20,7 +20,7 @@ class RowBounds(Struct, frozen=True, kw_only=True, omit_defaults=True):
     users_before: int = 0  # users of earlier attempts, which have had a row each
 
 
-class LostRows(Struct, frozen=True, kw_only=True):
+class LostRows(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Rows `first`, `first + step`, … of a feed that a lost attempt may have used. No other user
     gets them."""
 

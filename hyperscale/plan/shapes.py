@@ -22,7 +22,7 @@ _WHOLE = 1e-6  # less than this is a rounding error, not a further arrival
 _MASK = 2**64 - 1
 
 
-class StagePlan(Struct, frozen=True, kw_only=True):
+class StagePlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One stage: linear from where the stage before ended to `target`."""
 
     duration_s: float

@@ -8,7 +8,6 @@ import ipaddress
 import ssl
 import time
 from enum import StrEnum
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,6 @@ from hyperscale.wire.clients_file import NO_CLIENTS, Clients, read_clients
 from hyperscale.wire.cluster_secret import Secrets, check_private, read_secret_file
 from hyperscale.wire.errors import PeerProtocolError
 from hyperscale.wire.roles import Role
-
-VERSION = version("hyperscale")
 
 
 class SecurityMode(StrEnum):

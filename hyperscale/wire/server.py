@@ -53,7 +53,8 @@ _log = logging.getLogger("hyperscale.wire")
 
 
 class ConnectionHooks(Struct, frozen=True):
-    """Callbacks of a node for its connections. Only `claimed` may raise."""
+    """Callbacks of a node for its connections. Only `claimed` and `check_version`
+    may raise."""
 
     connected: Callable[[Connection], None] = lambda _: None
     disconnected: Callable[[Introduction, str], None] = lambda _peer, _why: None
@@ -63,6 +64,8 @@ class ConnectionHooks(Struct, frozen=True):
     """Host, port, the node last known there, and the error of the dial."""
     claimed: Callable[[Introduction], None] = lambda _: None
     """A peer introduced itself; raise `PeerProtocolError` if another node has its name."""
+    check_version: Callable[[Introduction], None] = lambda _: None
+    """Raises `PeerProtocolError` for a peer whose version does not fit the cluster's."""
     rejected: Callable[[PeerRefusedError], None] = lambda _: None
     """A peer refused this node."""
 
@@ -227,6 +230,7 @@ class PeerServer:
                 RefusalReason.NAMESAKE,
                 hint=NAME_HINT,
             )
+        self.hooks.check_version(peer)
         self.hooks.claimed(peer)
         known = self._connections.get(peer.node_id)
         if known is not None and known.peer.incarnation > peer.incarnation:

@@ -38,8 +38,9 @@ from hyperscale.wire.errors import CallError
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.roles import Role
-from hyperscale.wire.security import VERSION, Security, incarnation_now
+from hyperscale.wire.security import Security, incarnation_now
 from hyperscale.wire.server import PeerServer
+from hyperscale.wire.versions import VERSION
 from tests.lab.job_builders import submission
 
 CALL_S = 4.0

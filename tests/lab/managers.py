@@ -13,8 +13,9 @@ from hyperscale.wire.cluster_secret import Secrets
 from hyperscale.wire.handlers import Handlers
 from hyperscale.wire.messages import Introduction
 from hyperscale.wire.roles import Role
-from hyperscale.wire.security import VERSION, Security, incarnation_now
+from hyperscale.wire.security import Security, incarnation_now
 from hyperscale.wire.server import PeerServer
+from hyperscale.wire.versions import VERSION
 
 
 def introduction(role: Role, name: str) -> Introduction:

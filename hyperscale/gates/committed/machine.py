@@ -32,6 +32,7 @@ from hyperscale.jobs.committed.job_table import JobTable, KeyRecord, Limits, Ref
 from hyperscale.jobs.committed.keys import job_id
 from hyperscale.jobs.committed.plan_rules import plan_problem
 from hyperscale.jobs.committed.state import JobTimes
+from hyperscale.wire.versions import CURRENT, AboveVersionError, Version, admitted
 
 LATE = "late"  # kind of the history row with a result that came after the end of its job
 _HISTORY_BYTES = 4096
@@ -61,11 +62,19 @@ class GlobalJobMachine:
 
     # --- the ledger's side ----------------------------------------------------------------
 
-    def apply(self, index: int, time_ms: int, body: bytes, *, unix_ms: int) -> GlobalApplied:  # noqa: ARG002 -- the ledger's protocol
+    def apply(
+        self,
+        index: int,  # noqa: ARG002 -- the ledger's protocol
+        time_ms: int,
+        body: bytes,
+        *,
+        unix_ms: int = 0,
+        version: Version = CURRENT,
+    ) -> GlobalApplied:
         """Apply one committed entry. No content of an entry makes this raise."""
         try:
-            event = decode_global(body)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
+            event = admitted(decode_global(body), version)
+        except (ValueError, RecursionError, AboveVersionError) as exc:
             reply = Reply(ok=False, code=Code.INVALID, error=f"not an event: {exc}")
             return GlobalApplied(None, reply)
         table = self._table
@@ -135,10 +144,6 @@ class GlobalJobMachine:
 
     def restore(self, data: bytes) -> None:
         self._table = _decoder.decode(data)
-
-    def digest(self) -> bytes:
-        """Hash the whole state afresh, so that a damaged value shows."""
-        return self._table.digest()
 
     def export_keys(self, is_moved: Callable[[str], bool]) -> bytes:
         """Hand over the records of the keys that move to another group, and forget them."""

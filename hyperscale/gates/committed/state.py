@@ -55,7 +55,7 @@ class PartChanges(Struct, kw_only=True, omit_defaults=True):
         return self.all[self.taken :]
 
 
-class GlobalChange(Struct, frozen=True, kw_only=True):
+class GlobalChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A change of the load of the whole job."""
 
     change: LoadChange

@@ -33,7 +33,7 @@ class RttSource(Enum):
     UNKNOWN = "unknown"
 
 
-class DatacenterScore(Struct, frozen=True, kw_only=True):
+class DatacenterScore(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Every component of a choice, for one datacenter. Recorded with the job."""
 
     datacenter: str
@@ -65,7 +65,7 @@ class DatacenterScore(Struct, frozen=True, kw_only=True):
         )
 
 
-class DatacenterChoice(Struct, frozen=True, kw_only=True):
+class DatacenterChoice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where a job goes, in which order others would follow, and why."""
 
     primary: tuple[str, ...]

@@ -5,7 +5,6 @@ conflict. Ended jobs stay for a while as rows; keys stay as long as the history.
 is the snapshot of its machine.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
@@ -67,7 +66,7 @@ _encoder = msgspec.msgpack.Encoder()
 _keys_decoder = msgspec.msgpack.Decoder(dict[str, KeyRecord])
 
 
-class JobTable(Struct, Generic[J], kw_only=True):
+class JobTable(Struct, Generic[J], kw_only=True, omit_defaults=True):
     """Jobs by id, oldest first, and the records of keys."""
 
     schema: int = 1
@@ -78,10 +77,6 @@ class JobTable(Struct, Generic[J], kw_only=True):
 
     def encode(self) -> bytes:
         return _encoder.encode(self)
-
-    def digest(self) -> bytes:
-        """Hash the whole state afresh, so that a damaged value shows."""
-        return hashlib.blake2b(self.encode(), digest_size=16).digest()
 
     def open_jobs(self) -> Iterator[J]:
         """Return the jobs that have not ended, oldest first."""

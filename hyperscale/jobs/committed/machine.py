@@ -45,6 +45,7 @@ from hyperscale.jobs.committed.keys import job_id
 from hyperscale.jobs.committed.plan_rules import plan_problem
 from hyperscale.jobs.committed.state import Job, JobTimes, JobView, WorkflowState, view_of
 from hyperscale.jobs.committed.transitions import TRANSITIONS
+from hyperscale.wire.versions import CURRENT, AboveVersionError, Version, admitted
 
 _HISTORY_BYTES = 4096  # larger events are kept in history without reports and context
 
@@ -76,11 +77,19 @@ class JobMachine:
 
     # --- the ledger's side ----------------------------------------------------------------
 
-    def apply(self, index: int, time_ms: int, body: bytes, *, unix_ms: int = 0) -> Applied:  # noqa: ARG002 -- the ledger's protocol
+    def apply(
+        self,
+        index: int,  # noqa: ARG002 -- the ledger's protocol
+        time_ms: int,
+        body: bytes,
+        *,
+        unix_ms: int = 0,
+        version: Version = CURRENT,
+    ) -> Applied:
         """Apply one committed entry. No content of an entry makes this raise."""
         try:
-            event = decode(body)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
+            event = admitted(decode(body), version)
+        except (ValueError, RecursionError, AboveVersionError) as exc:
             return Applied(None, Reply(ok=False, code=Code.INVALID, error=f"not an event: {exc}"))
         state = self._state
         state.now_ms = max(state.now_ms, time_ms)
@@ -135,10 +144,6 @@ class JobMachine:
 
     def restore(self, data: bytes) -> None:
         self._state = _state_decoder.decode(data)
-
-    def digest(self) -> bytes:
-        """Hash the whole state afresh, so that a damaged value shows."""
-        return self._state.digest()
 
     def export_keys(self, is_moved: Callable[[str], bool]) -> bytes:
         """Hand over the records of the keys that move to another group, and forget them."""

@@ -27,12 +27,12 @@ from hyperscale.ledger.topology import (
     DecisionReply,
     NodeState,
     decode_decision_reply,
-    encode_decision,
 )
 from hyperscale.telemetry.metrics import DurationHistogram
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, OverloadedError
 from hyperscale.wire.link import PeerLink
+from hyperscale.wire.versions import Version, admitted
 
 HOPS_MAX: Final = 3
 _RETRY_S = 0.05
@@ -40,6 +40,7 @@ _CONNECT_S = 0.25
 _READ_AGAIN_S = 0.25
 _COMMIT_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 _QUORUM_HINT = "more than half of its voters must be up and reach each other"
+_encode = msgspec.msgpack.Encoder().encode
 _REFUSALS = {
     CommandRefusal.NOT_LEADER: "the node that was asked does not lead it",
     CommandRefusal.WRONG_GROUP: "the key slot of the key belongs to another group",
@@ -144,11 +145,23 @@ class Ledger:
             return None
         return self.peers.link(name)
 
+    @property
+    def version(self) -> Version:
+        """The cluster version: every member of the tier has it or a newer one."""
+        return self.topology.version
+
+    def encode(self, event: Struct, *, is_strict: bool = False) -> bytes:
+        """Encode an event or a decision as every node of the tier understands it.
+
+        Raise `AboveVersionError` for a kind, or with `is_strict` also for a field, that older nodes
+        do not know while the cluster version has not risen."""
+        return _encode(admitted(event, self.version, is_strict=is_strict))
+
     # -- commands in any group ------------------------------------------------------------
 
     async def decide(self, decision: Decision, *, timeout_s: float = 5.0) -> DecisionReply:
         """Commit a decision in group 0."""
-        done = await self.execute(MANAGEMENT, encode_decision(decision), timeout_s=timeout_s)
+        done = await self.execute(MANAGEMENT, self.encode(decision), timeout_s=timeout_s)
         return decode_decision_reply(done.reply)
 
     async def execute(
@@ -160,7 +173,7 @@ class Ledger:
         `OutcomeUnknownError` if it may have been committed, `UnavailableError` if it was not
         committed in time.
         """
-        return await self._route(ForwardCommand(group, "", body), timeout_s)
+        return await self._route(ForwardCommand(group, "", body, version=self.version), timeout_s)
 
     async def execute_record(
         self, group: int, record: bytes, *, timeout_s: float = 5.0
@@ -170,7 +183,7 @@ class Ledger:
 
     async def submit(self, key: str, body: bytes, *, timeout_s: float = 5.0) -> ForwardCommandReply:
         """Commit a command in the group that owns the key slot of its key."""
-        return await self._route(ForwardCommand(-1, key, body), timeout_s)
+        return await self._route(ForwardCommand(-1, key, body, version=self.version), timeout_s)
 
     async def _route(self, command: ForwardCommand, timeout_s: float) -> ForwardCommandReply:
         deadline_s = self._loop.time() + timeout_s
@@ -242,7 +255,7 @@ class Ledger:
 
     async def propose(self, group: int, body: bytes, *, timeout_s: float = 5.0) -> AppliedEntry:
         """Commit a command in a group this node leads; raise `NotLeaderError` if it does not."""
-        return await self._commit(ForwardCommand(group, "", body), timeout_s)
+        return await self._commit(ForwardCommand(group, "", body, version=self.version), timeout_s)
 
     async def _commit_or_refuse(
         self, command: ForwardCommand, timeout_s: float
@@ -269,10 +282,10 @@ class Ledger:
             raise self._not_leader(group)
         if core.proposals.is_full:
             raise OverloadedError("too many proposals wait for the disk", retry_after_s=0.1)
-        record: Record = MachineCommand(0, command.key, command.body)
+        record: Record = MachineCommand(0, command.key, command.body, version=command.version)
         if command.is_record:
             try:
-                record = decode_record(command.body)
+                record = admitted(decode_record(command.body), self.version)
             except msgspec.MsgspecError as error:
                 raise RunError(f"the record cannot be decoded: {error}") from error
         begun_s = self._loop.time()

@@ -31,6 +31,7 @@ from hyperscale.ledger.server.tier_peers import TierPeers
 from hyperscale.ledger.topology import Founded, NodeJoined, Topology
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.handlers import Handlers
+from hyperscale.wire.versions import CURRENT
 
 _RETRY_S = 0.25
 _CALL_S = 2.0
@@ -160,7 +161,7 @@ class LedgerJoin:
         if self._identity.number != _FOUNDER:
             return LedgerOpened()
         topology = Topology()
-        topology.decide(Founded(self._founders, self._scope))
+        topology.decide(Founded(self._founders, self._scope, CURRENT))
         topology.decide(NodeJoined(self._name, self._domain, key=self._key))
         return LedgerOpened(topology)
 

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 
 from hyperscale.errors import HyperscaleError
+from hyperscale.ledger.cluster_version import VersionsSeen
 from hyperscale.ledger.core_events import LeadershipTransferRequested, VoterChangeRequested
 from hyperscale.ledger.group_maintenance import (
     CommitDecision,
@@ -15,6 +16,7 @@ from hyperscale.ledger.group_maintenance import (
     HistoryStateReceived,
     MaintenanceEffect,
     MaintenanceEvent,
+    MaintenanceTiming,
     RequestHistoryState,
     Step,
     StepEnded,
@@ -41,7 +43,12 @@ class MaintenanceDriver:
     """Feeds the maintenance core of a node and performs its effects."""
 
     def __init__(
-        self, open_ledger: OpenLedger, live_jobs: Callable[[Machine], int], *, voters: int = VOTERS
+        self,
+        open_ledger: OpenLedger,
+        live_jobs: Callable[[Machine], int],
+        *,
+        voters: int = VOTERS,
+        timing: MaintenanceTiming | None = None,
     ) -> None:
         """`voters`: how many each group has, if there are enough nodes."""
         self._voters = voters
@@ -50,7 +57,9 @@ class MaintenanceDriver:
         self._history = open_ledger.history
         self._tasks = open_ledger.driver.tasks
         self._loop = asyncio.get_running_loop()
-        core = GroupMaintenance(self._ledger.core, health=self._health, live_jobs=live_jobs)
+        core = GroupMaintenance(
+            self._ledger.core, health=self._health, live_jobs=live_jobs, timing=timing
+        )
         self._driver: CoreDriver[MaintenanceEvent, MaintenanceEffect] = CoreDriver(
             core, self._perform, clock=self._loop.time, on_failure=self._tasks.fail
         )
@@ -75,6 +84,15 @@ class MaintenanceDriver:
             dead_s={number: each_s for number, each_s in dead_s.items() if each_s is not None},
             unfit=frozenset(unfit),
             voters=self._voters,
+            versions=self._versions_seen(),
+        )
+
+    def _versions_seen(self) -> VersionsSeen:
+        peers = self._ledger.peers
+        nodes = {n.number: peers.version_of(n.name) for n in self._ledger.topology.nodes.values()}
+        return VersionsSeen(
+            nodes={number: version for number, version in nodes.items() if version is not None},
+            workers=peers.worker_versions().values(),
         )
 
     def _perform(self, effect: MaintenanceEffect) -> None:

@@ -12,6 +12,7 @@ from hyperscale.ledger.topology import GroupState, NodeRecord
 from hyperscale.wire.client_access import Permission
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
 from hyperscale.wire.roles import Role
+from hyperscale.wire.versions import OLDEST, Version
 
 _MEMBERS = frozenset({Role.MANAGER, Role.GATE})
 _OPERATORS = frozenset({Role.OPERATOR})
@@ -85,6 +86,13 @@ class GetLedgerStatusReply(Struct, frozen=True, kw_only=True):
     """How many nodes have to join before the tier creates its groups."""
     pending_bytes: int
     mismatches: int
+    version: Version = OLDEST
+    """The cluster version."""
+    agreed: Version = OLDEST
+    """The higher version that all nodes and workers announce; else not above `version`."""
+    agreed_for_s: float = 0.0
+    workers: dict[str, Version] = {}
+    """The versions of the living workers."""
 
 
 @message(
@@ -151,6 +159,20 @@ class ChangeMemberReply(Struct, frozen=True, kw_only=True):
     done: str = ""
     refused: str = ""
     hint: str = ""
+
+
+@message(
+    kind=348,
+    priority=MessagePriority.HIGH,
+    size=SizeClass.SMALL,
+    senders=_OPERATORS,
+    permission=Permission.OPERATE,
+)
+class RaiseVersion(Struct, frozen=True, kw_only=True):
+    """Asks to raise the cluster version without waiting for the hold. -> ChangeMemberReply"""
+
+    is_forced: bool = False
+    """Also if nodes are older that are away: they are refused when they come back."""
 
 
 @message(

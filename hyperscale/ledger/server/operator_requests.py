@@ -32,6 +32,7 @@ from hyperscale.ledger.server.operator_messages import (
     ListEventsReply,
     MemberChange,
     MigrationRow,
+    RaiseVersion,
     ReplicaRow,
     Verify,
     VerifyReply,
@@ -43,6 +44,7 @@ from hyperscale.ledger.topology import (
     NodeRecord,
     NodeState,
     NodeStateChanged,
+    VersionRaised,
 )
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.handlers import Handlers
@@ -70,6 +72,7 @@ class OperatorRequests:
         handlers.add(GetLedgerStatus, self._get_status)
         handlers.add(ListEvents, self._list_events)
         handlers.add(ChangeMember, self._change_member)
+        handlers.add(RaiseVersion, self._raise_version)
         handlers.add(Compact, self._compact)
         handlers.add(Verify, self._verify)
         handlers.add(GetDigest, self._digest)
@@ -107,6 +110,10 @@ class OperatorRequests:
             awaited=topology.awaited,
             pending_bytes=ledger.store.pending_bytes,
             mismatches=ledger.driver.mismatches_total,
+            version=topology.version,
+            agreed=topology.agreed,
+            agreed_for_s=max(0, ledger.time_ms(MANAGEMENT) - topology.agreed_ms) / 1000,
+            workers=ledger.peers.worker_versions(),
         )
 
     # -- events --------------------------------------------------------------------------
@@ -232,6 +239,27 @@ class OperatorRequests:
                 refused="group 0 has no leader now", hint="repeat the command in a few seconds"
             )
         return await link.call(asked, ChangeMemberReply, deadline_s=call.deadline_s)
+
+    async def _raise_version(self, _call: InboundCall, asked: RaiseVersion) -> ChangeMemberReply:
+        """Raise the cluster version to the highest that all nodes and living workers have."""
+        ledger = self._ledger()
+        await ledger.fresh(MANAGEMENT)
+        topology, peers = ledger.topology, ledger.peers
+        present = [n for n in topology.nodes.values() if n.state is not NodeState.GONE]
+        away = [n for n in present if asked.is_forced and peers.dead_for_s(n.name) is not None]
+        versions = {node.name: node.version for node in present if node not in away}
+        versions.update(peers.worker_versions())
+        oldest = min(versions, key=lambda name: versions[name])
+        wanted = versions[oldest]
+        if wanted <= topology.version:
+            return ChangeMemberReply(
+                refused=f"{oldest} runs version {wanted}, and the cluster version is "
+                f"{topology.version} already",
+                hint="upgrade every node first; --force gives up nodes that are dead",
+            )
+        left = tuple(node.number for node in away if node.version < wanted)
+        done = f"the cluster version is {wanted}; older nodes are refused from now on"
+        return await _decided(ledger, VersionRaised(wanted, left), done)
 
     async def _compact(self, _call: InboundCall, _asked: Compact) -> CompactReply:
         ledger = self._ledger()

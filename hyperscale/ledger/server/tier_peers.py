@@ -14,6 +14,7 @@ from hyperscale.wire.errors import CallError
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.roles import Role
 from hyperscale.wire.server import PeerServer
+from hyperscale.wire.versions import CURRENT, OLDEST, Version, parse_version
 
 _log = logging.getLogger("hyperscale.ledger")
 
@@ -34,11 +35,14 @@ class TierPeers:
         membership: MembershipView,
         role: Role,
         is_fit: Callable[[Member], bool],
+        announced: Callable[[Member], str],
     ) -> None:
+        """`announced` returns the version that a member announces; empty before it has."""
         self._server = server
         self._membership = membership
         self._role = role
         self._is_fit = is_fit
+        self._announced = announced
         self._links: dict[str, PeerLink] = {}
         self._seen_dead_s: dict[str, float] = {}
 
@@ -94,3 +98,20 @@ class TierPeers:
         if found is None or found.role is not self._role:
             return False
         return found.state is MemberState.ALIVE and self._is_fit(found)
+
+    def version_of(self, node: str) -> Version | None:
+        """Return the version that a living node of the tier announces; None if it is unknown."""
+        if node == self._server.local.node_id:
+            return CURRENT
+        member = self._membership.known(node)
+        if member is None or member.role is not self._role or member.state not in LIVING:
+            return None
+        return parse_version(self._announced(member))
+
+    def worker_versions(self) -> dict[str, Version]:
+        """Return the versions of the living workers; one that announced none counts as oldest."""
+        return {
+            member.node: parse_version(self._announced(member)) or OLDEST
+            for member in self._membership.members()
+            if member.role is Role.WORKER and member.state in LIVING
+        }

@@ -29,7 +29,6 @@ from hyperscale.gates.committed.events import (
     GlobalLoadChanged,
     GlobalOptions,
     decode_global,
-    encode_global,
     global_digest,
 )
 from hyperscale.gates.committed.machine import LATE
@@ -68,6 +67,7 @@ from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 from hyperscale.wire.messages import Chunk
+from hyperscale.wire.versions import AboveVersionError
 
 _UPDATE_S = 0.5
 _LAST_LINES_S = 2.0  # how long the end of a job waits for the last lines that it printed
@@ -119,7 +119,13 @@ class GateRequests:
             options=replace(options, job=of_job),
             by=actor_of(call, job.by),
         )
-        done = await self._ledger.submit(job.key, encode_global(event), timeout_s=left_s(call))
+        try:
+            body = self._ledger.encode(event, is_strict=True)
+        except AboveVersionError as error:
+            return SubmitJobReply(
+                accepted=False, code=Code.INVALID, error=error.message, hint=error.hint
+            )
+        done = await self._ledger.submit(job.key, body, timeout_s=left_s(call))
         reply = decode_reply(done.reply)
         return SubmitJobReply(
             accepted=reply.ok,
@@ -178,7 +184,8 @@ class GateRequests:
         group = self._routing.group_of(cancel.job)
         by = actor_of(call, cancel.by)
         event = GlobalCancelRequested(job=cancel.job, reason=cancel.reason, by=by)
-        done = await self._ledger.execute(group, encode_global(event), timeout_s=left_s(call))
+        body = self._ledger.encode(event)
+        done = await self._ledger.execute(group, body, timeout_s=left_s(call))
         reply = decode_reply(done.reply)
         if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:
             known = (await self.get_job(call, GetJob(job=cancel.job))).job
@@ -194,7 +201,8 @@ class GateRequests:
         """Commit a change of a job's load; the owner brings it to every datacenter."""
         group = self._routing.group_of(change.job)
         event = GlobalLoadChanged(job=change.job, change=change.change)
-        done = await self._ledger.execute(group, encode_global(event), timeout_s=left_s(call))
+        body = self._ledger.encode(event)
+        done = await self._ledger.execute(group, body, timeout_s=left_s(call))
         reply = decode_reply(done.reply)
         if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:
             known = (await self.get_job(call, GetJob(job=change.job))).job

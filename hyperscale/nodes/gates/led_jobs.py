@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from hyperscale.gates.committed.events import GlobalJobReported, encode_global
+from hyperscale.gates.committed.events import GlobalJobReported
 from hyperscale.gates.committed.state import AssignmentStatus, GlobalJob, decode_global_job
 from hyperscale.gates.owner.state import GlobalProgress
 from hyperscale.gates.results import merged_record
@@ -60,7 +60,8 @@ class GateJobs:
 
     async def commit(self, job: str, reported: Reported) -> None:
         event = GlobalJobReported(job=job, reported=reported)
-        await self._routing.ledger.propose(self._routing.group_of(job), encode_global(event))
+        ledger = self._routing.ledger
+        await ledger.propose(self._routing.group_of(job), ledger.encode(event))
 
     async def _record(self, job: str) -> GlobalJob | None:
         data = await self._routing.final_record(job)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from hyperscale.client.messages import BLOB_CHUNK_BYTES, PutBlob, PutBlobReply
 from hyperscale.errors import HyperscaleError
-from hyperscale.gates.committed.events import GlobalEvent, encode_global
+from hyperscale.gates.committed.events import GlobalEvent
 from hyperscale.gates.committed.machine import GlobalJobMachine
 from hyperscale.gates.committed.state import GlobalJob
 from hyperscale.gates.messages import (
@@ -107,7 +107,7 @@ class _OwnerDriver:
 
     async def _propose(self, event: GlobalEvent) -> None:
         try:
-            await self._ledger.propose(self._group, encode_global(event))
+            await self._ledger.propose(self._group, self._ledger.encode(event))
         except HyperscaleError as error:
             _log.info("proposal.failed: %s", error, extra={"group": self._group})
             self.feed(owner_events.GlobalProposalFailed(event))

@@ -24,7 +24,6 @@ from hyperscale.jobs.committed.events import (
     JobSubmitted,
     LoadChanged,
     decode_reply,
-    encode,
     payload_digest,
 )
 from hyperscale.jobs.committed.keys import KEY_HINT, key_problem
@@ -48,6 +47,7 @@ from hyperscale.plan.secrets import SECRETS_BYTES_MAX, secrets_id
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 from hyperscale.wire.roles import Role
+from hyperscale.wire.versions import AboveVersionError
 
 _RETRY_S = 5.0
 _COMMIT_S = 2.0  # kept back for the commit, of the time to answer a submission
@@ -91,7 +91,13 @@ class ClientCommands:
             ),
             by=actor_of(call, job.by),
         )
-        done = await self._ledger.submit(job.key, encode(event), timeout_s=left_s(call))
+        try:
+            body = self._ledger.encode(event, is_strict=True)
+        except AboveVersionError as error:
+            return SubmitJobReply(
+                accepted=False, code=Code.INVALID, error=error.message, hint=error.hint
+            )
+        done = await self._ledger.submit(job.key, body, timeout_s=left_s(call))
         reply = decode_reply(done.reply)
         return SubmitJobReply(
             accepted=reply.ok,
@@ -163,7 +169,8 @@ class ClientCommands:
         group = self._routing.group_of(cancel.job)
         by = actor_of(call, cancel.by)
         event = CancelRequested(job=cancel.job, reason=cancel.reason, by=by)
-        done = await self._ledger.execute(group, encode(event), timeout_s=left_s(call))
+        body = self._ledger.encode(event)
+        done = await self._ledger.execute(group, body, timeout_s=left_s(call))
         reply = decode_reply(done.reply)
         if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:
             # Another manager may keep the job's record.
@@ -180,7 +187,8 @@ class ClientCommands:
         """Commit a change of a job's load; its leader passes it on to the workers."""
         group = self._routing.group_of(change.job)
         event = LoadChanged(job=change.job, change=change.change)
-        done = await self._ledger.execute(group, encode(event), timeout_s=left_s(call))
+        body = self._ledger.encode(event)
+        done = await self._ledger.execute(group, body, timeout_s=left_s(call))
         reply = decode_reply(done.reply)
         if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:
             known = (await self._queries.get_job(call, GetJob(job=change.job))).job

@@ -54,7 +54,6 @@ from hyperscale.jobs.committed.events import (
     LoadChanged,
     SubmissionRevoked,
     decode_reply,
-    encode,
 )
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.jobs.committed.state import Job, decode_job
@@ -176,7 +175,7 @@ class GlobalParts(NodeService):
     async def _cancel(self, call: InboundCall, command: CancelAssignment) -> AssignmentReply:
         ledger = self._ledger()
         event = SubmissionRevoked(key=command.job, reason=command.reason)
-        done = await ledger.submit(command.job, encode(event))
+        done = await ledger.submit(command.job, ledger.encode(event))
         local = decode_reply(done.reply).job
         if not local:
             return AssignmentReply(
@@ -195,7 +194,7 @@ class GlobalParts(NodeService):
     async def _execute(self, job: str, event: JobEvent) -> None:
         ledger = self._ledger()
         group = ledger.topology.heir_of(parse_job_id(job).group)
-        await ledger.execute(group, encode(event))
+        await ledger.execute(group, ledger.encode(event))
 
     def _ledger(self) -> Ledger:
         return self._ledger_service.require().ledger

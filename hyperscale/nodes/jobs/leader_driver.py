@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hyperscale.errors import HyperscaleError
-from hyperscale.jobs.committed.events import Event, encode
+from hyperscale.jobs.committed.events import Event
 from hyperscale.jobs.leader import events as leader_events
 from hyperscale.jobs.leader.core import JobLeader
 from hyperscale.jobs.leader.events import CommandAnswered, LeaderEffect, LeaderEvent, WorkerCommand
@@ -80,7 +80,7 @@ class LeaderDriver:
 
     async def _propose(self, event: Event) -> None:
         try:
-            await self._ledger.propose(self._group, encode(event))
+            await self._ledger.propose(self._group, self._ledger.encode(event))
         except HyperscaleError as error:
             _log.info("proposal.failed: %s", error, extra={"group": self._group})
             self.feed(leader_events.ProposalFailed(event))

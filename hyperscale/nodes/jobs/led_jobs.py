@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 
-from hyperscale.jobs.committed.events import AttemptFault, JobReported, encode
+from hyperscale.jobs.committed.events import AttemptFault, JobReported
 from hyperscale.jobs.committed.outcome import outcome_of
 from hyperscale.jobs.committed.state import Job, Reported, decode_job
 from hyperscale.jobs.leader.core import JobLeader
@@ -50,7 +50,8 @@ class ManagerJobs:
 
     async def commit(self, job: str, reported: Reported) -> None:
         event = JobReported(job=job, by=reported.by, sent=reported.sent, failed=reported.failed)
-        await self._routing.ledger.propose(self._routing.group_of(job), encode(event))
+        ledger = self._routing.ledger
+        await ledger.propose(self._routing.group_of(job), ledger.encode(event))
 
 
 def _running(job: Job, leader: JobLeader, now_s: float) -> RunningJob:

@@ -128,10 +128,10 @@ def test_plans_that_cannot_run_are_refused() -> None:
 def test_bytes_that_are_not_an_event_are_refused_and_change_nothing(body: bytes) -> None:
     log = MachineLog()
     log.submit()
-    before = log.machine.digest()
+    before = log.machine.snapshot()
     assert log.put_bytes(body).code is Code.INVALID
     log.machine.restore(log.machine.snapshot())
-    assert log.machine.digest() == before
+    assert log.machine.snapshot() == before
 
 
 def test_the_next_attempt_has_the_next_number() -> None:
@@ -530,10 +530,10 @@ def test_a_changed_value_changes_the_digest() -> None:
     log, other = MachineLog(), MachineLog()
     for each in (log, other):
         each.dispatch(each.submit())
-    assert log.machine.digest() == other.machine.digest()
+    assert log.machine.snapshot() == other.machine.snapshot()
     job = next(log.machine.jobs())
     job.workflows["Load"].parts[0].worker = "w7"
-    assert log.machine.digest() != other.machine.digest()
+    assert log.machine.snapshot() != other.machine.snapshot()
 
 
 def test_events_of_unknown_jobs_workflows_and_parts_are_refused() -> None:

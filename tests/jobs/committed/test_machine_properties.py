@@ -198,7 +198,7 @@ def test_replicas_agree_and_every_rule_holds(story: list[Event], restart_at: int
         ended = {view.job for view in first.views() if view.status in JOB_ENDS}
         one, two = first.apply(index, index, body), second.apply(index, index, body)
         assert one == two
-        assert first.digest() == second.digest()
+        assert first.snapshot() == second.snapshot()
         for view in first.views():
             job = first.job(view.job)
             assert job is not None

@@ -1,5 +1,7 @@
 """Cores with one broken rule each: an invariant must catch every one of them."""
 
+from typing import Any
+
 from hyperscale.gates.committed.events import (
     AssignmentRefused,
     DatacenterFinished,
@@ -66,8 +68,8 @@ class FencesResults(GlobalJobOwner):
 class CountsAgain(GlobalJobMachine):
     """A result that is delivered again is counted again."""
 
-    def apply(self, index: int, time_ms: int, body: bytes, *, unix_ms: int = 0) -> GlobalApplied:
-        applied = super().apply(index, time_ms, body, unix_ms=unix_ms)
+    def apply(self, index: int, time_ms: int, body: bytes, **entry: Any) -> GlobalApplied:
+        applied = super().apply(index, time_ms, body, **entry)
         event = applied.event
         if isinstance(event, DatacenterFinished) and applied.reply.code.value == "duplicate":
             job = self.job(event.job)
@@ -130,8 +132,8 @@ class ConcludesWithout(GlobalJobOwner):
 class CancelWins(GlobalJobMachine):
     """A job that was cancelled is cancelled, even if every datacenter had completed it."""
 
-    def apply(self, index: int, time_ms: int, body: bytes, *, unix_ms: int = 0) -> GlobalApplied:
-        applied = super().apply(index, time_ms, body, unix_ms=unix_ms)
+    def apply(self, index: int, time_ms: int, body: bytes, **entry: Any) -> GlobalApplied:
+        applied = super().apply(index, time_ms, body, **entry)
         if isinstance(applied.event, GlobalCancelRequested) and applied.reply.ok:
             job = self.job(applied.event.job)
             if job is not None:

@@ -374,7 +374,7 @@ def _check_end(world: World, setup: Setup) -> Outcome:
     ledger, plan = setup.ledger, setup.plan
     for group in range(1, plan.groups + 1):
         digests = {
-            host.program.machines[group].digest()
+            host.program.machines[group].snapshot()
             for host in world.hosts.values()
             if isinstance(host.program, GateProgram)
         }

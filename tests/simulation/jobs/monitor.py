@@ -224,7 +224,7 @@ def check_end(world: World, plan: "Plan", ledger: "Ledger", target: "Target") ->
     for group, truth in ledger.truth.items():
         for name in plan.managers:
             program = world.hosts[name].program
-            if program.machines[group].digest() != truth.digest():
+            if program.machines[group].snapshot() != truth.snapshot():
                 world.fail(f"{name} has another state of group {group}")
     for job, name in target.committed:
         workflow = ledger.records[job].workflows[name]

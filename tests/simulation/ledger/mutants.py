@@ -60,22 +60,22 @@ class Forgetful(CrashableStore):
 class Twice(JobMachine):
     """Every entry is applied twice."""
 
-    def apply(self, index: int, time_ms: int, body: bytes, *, unix_ms: int = 0) -> Applied:
-        super().apply(index, time_ms, body, unix_ms=unix_ms)
-        return super().apply(index, time_ms, body, unix_ms=unix_ms)
+    def apply(self, index: int, time_ms: int, body: bytes, **entry: Any) -> Applied:
+        super().apply(index, time_ms, body, **entry)
+        return super().apply(index, time_ms, body, **entry)
 
 
 class Unfenced(JobMachine):
     """A result counts for any attempt."""
 
-    def apply(self, index: int, time_ms: int, body: bytes, *, unix_ms: int = 0) -> Applied:
+    def apply(self, index: int, time_ms: int, body: bytes, **entry: Any) -> Applied:
         event = decode(body)
         if isinstance(event, PartEnded) and (job := self.job(event.job)) is not None:
             parts = job.workflows[event.workflow].parts
             if event.part < len(parts):
                 attempt = parts[event.part].attempt
                 body = encode(msgspec.structs.replace(event, attempt=attempt))
-        return super().apply(index, time_ms, body, unix_ms=unix_ms)
+        return super().apply(index, time_ms, body, **entry)
 
 
 class GreedyReplica(Replica):
