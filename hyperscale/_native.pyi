@@ -1,6 +1,6 @@
 """The Rust half: histograms, the recorder, the HTTP engine, process guards, the ledger's core."""
 
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, Task
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from os import PathLike
 from typing import Any, Self, final
@@ -697,6 +697,58 @@ class Call(Coroutine[Any, Any, Any]):
     def cancelled(self) -> bool: ...
     def result(self) -> Any: ...
     def exception(self) -> BaseException | None: ...
+
+@final
+class UserProgram:
+    """What the loops of a slot's virtual users share. `program` is a `StepProgram`."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        event_loop: AbstractEventLoop,
+        program: object,
+        *,
+        response_type: type,
+        set_step: Callable[[Any], object],
+        outcomes: object,
+        tallies: object,
+        feeds: object,
+        choices: object,
+        iterations: int | None,
+        is_open: bool,
+        is_once: bool,
+        wait: Callable[..., Coroutine[Any, Any, Any]],
+        run_layer: Callable[..., Coroutine[Any, Any, int]],
+        judge: Callable[..., Coroutine[Any, Any, None]],
+        judge_at_once: Callable[..., object],
+        forgive: Callable[[BaseException], None],
+        remember: Callable[..., None],
+    ) -> None:
+        """The functions do what the loop leaves to Python; `set_step` sets the scope of a step."""
+    def set_pacing(self, pacing: object) -> None:
+        """Have users wait for their iterations; None: they loop without a pause."""
+    def stop(self) -> None:
+        """Start no more steps."""
+    def cut(self) -> None:
+        """Count no more outcomes."""
+    @property
+    def is_stopping(self) -> bool: ...
+    @property
+    def is_cut(self) -> bool: ...
+
+@final
+class UserLoop(Coroutine[Any, Any, None]):
+    """The loop of one virtual user: the coroutine of its task."""
+
+    def __init__(self, program: UserProgram, crew: object, user: object) -> None: ...
+    def bind(self, task: Task[None]) -> None:
+        """Name the task that runs this, before its first step."""
+    def take_running(self) -> int | None:
+        """Return the step in flight, which is then no longer counted as one."""
+    def __await__(self) -> Generator[Any]: ...
+    def send(self, value: None, /) -> Any: ...
+    def throw(self, *error: Any) -> Any: ...
+    def close(self) -> None: ...
 
 @final
 class Program:

@@ -1,8 +1,8 @@
 """Virtual users: each is a task that loops the steps.
 
-`UserCrew` is what the users of a slot share: the program, the recorder, the flags that end the
-loop. This is the hot path of every Python step, so it repeats some code and computes nothing per
-iteration that can be computed per slot.
+`UserCrew` is what the users of a slot share. The loop itself is native (`UserLoop`, in
+`native/py/src/iteration.rs`): it calls the hooks and records their outcomes. It leaves to the
+functions here what not every iteration has: layers of several steps, checks and metrics, errors.
 
 `stop()` lets no new step start. `cut()` ends steps in flight: each is counted as cut at once, and
 its later outcome does not count.
@@ -10,32 +10,34 @@ its later outcome does not count.
 
 import asyncio
 from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import perf_counter_ns
 from typing import Any
 
+from hyperscale._native import UserLoop, UserProgram
 from hyperscale.clients.scope import StepScope, current_step
 from hyperscale.execution.alternatives import SlotChoices
 from hyperscale.execution.feeds import SlotFeeds
-from hyperscale.execution.hook_calls import DUE, RAISED, HookCall, StepProgram
+from hyperscale.execution.hook_calls import HookCall, StepProgram
 from hyperscale.execution.outcomes import StepOutcomes
-from hyperscale.execution.pacing import OVER, ClosedPacing, Pacing
+from hyperscale.execution.pacing import ClosedPacing, Pacing
 from hyperscale.execution.tally import CheckTally, MetricTally, Tallies
 from hyperscale.execution.user_errors import describe_error
 from hyperscale.graph import Workflow
-from hyperscale.graph.workflow import remember, set_attribute
+from hyperscale.graph.workflow import remember
 from hyperscale.testing import HTTPResponse
 
 
 class VirtualUser:
     """One user: its workflow instance and what it is doing."""
 
-    __slots__ = ("instance", "remembers", "running", "siblings", "task")
+    __slots__ = ("instance", "loop", "remembers", "running", "siblings", "task")
 
     def __init__(self, instance: Workflow, *, remembers: bool) -> None:
         self.instance = instance
         self.remembers = remembers
-        self.running = 0  # bits of the steps in flight
+        self.loop: UserLoop | None = None
+        self.running = 0  # bits of the steps in flight in a layer of several
         self.siblings: list[asyncio.Task[bool]] = []  # steps of a layer beside its first
         self.task: asyncio.Task[None] | None = None
 
@@ -62,14 +64,29 @@ class UserCrew:
         self.users = users
         self.pacing = pacing  # None: users loop without a pause
         self.feeds = feeds
-        self.choices = choices  # None: every iteration runs all steps
-        self.remaining = iterations  # None: as many as the time allows
-        self.is_once = is_once
+        self._shared = UserProgram(
+            outcomes.recorder,
+            asyncio.get_running_loop(),
+            program,
+            response_type=HTTPResponse,
+            set_step=current_step.set,
+            outcomes=outcomes,
+            tallies=tallies,
+            feeds=feeds,
+            choices=choices,  # None: every iteration runs all steps
+            iterations=iterations,  # None: as many as the time allows
+            is_open=outcomes.is_open,
+            is_once=is_once,
+            wait=_wait,
+            run_layer=_run_layer,
+            judge=_judge,
+            judge_at_once=_judge_at_once,
+            forgive=_forgive,
+            remember=remember,
+        )
+        self._shared.set_pacing(pacing)
         self._alive = 0  # users whose loop has not ended
-        self.is_stopping = False
-        self.is_cut = False
         self.breakage: BaseException | None = None  # a bug in Hyperscale
-        self._last_turn: VirtualUser | None = None
         self._all_done: asyncio.Future[None] | None = None
 
     # --- life -----------------------------------------------------------------------------
@@ -88,8 +105,10 @@ class UserCrew:
         loop = asyncio.get_running_loop()
         self._alive += len(users)
         for user in users:
+            user.loop = UserLoop(self._shared, self, user)
             # One name for all: a name of its own would cost each user a string.
-            user.task = loop.create_task(run_user(self, user), name="virtual user")
+            user.task = loop.create_task(user.loop, name="virtual user")
+            user.loop.bind(user.task)
             # Not a wrapper around the loop: every suspension would be one frame deeper.
             user.task.add_done_callback(self._leave)
 
@@ -99,6 +118,7 @@ class UserCrew:
         has_begun = self._all_done is not None
         if self.pacing is None:
             self.pacing = make_pacing()
+            self._shared.set_pacing(self.pacing)
             if has_begun:
                 self.pacing.add(self.users, are_looping=True)
         self.users += more
@@ -120,6 +140,16 @@ class UserCrew:
     @property
     def size(self) -> int:
         return len(self.users)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether no more steps start."""
+        return self._shared.is_stopping
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether outcomes no longer count."""
+        return self._shared.is_cut
 
     @property
     def looping(self) -> int:
@@ -152,7 +182,7 @@ class UserCrew:
 
     def stop(self) -> None:
         """Start no more steps; users that wait for their next iteration end."""
-        self.is_stopping = True
+        self._shared.stop()
         if self.feeds is not None:
             self.feeds.wake()
         if self.pacing is not None:
@@ -160,7 +190,7 @@ class UserCrew:
 
     def halt(self) -> None:
         """Start no more steps. Only sets a flag, so a signal handler may call it."""
-        self.is_stopping = True
+        self._shared.stop()
 
     def renew_lease(self, deadline_boottime_ns: int) -> None:
         """Do nothing: Python checks the lease for these users."""
@@ -171,9 +201,11 @@ class UserCrew:
     def cut(self) -> None:
         """Count every step in flight as cut and cancel it. May be called again."""
         self.stop()
-        self.is_cut = True
+        self._shared.cut()
         add_cut = self.outcomes.recorder.add_cut
         for user in self.users:
+            if user.loop is not None and (step := user.loop.take_running()) is not None:
+                add_cut(step)
             running, user.running = user.running, 0
             while running:
                 add_cut((running & -running).bit_length() - 1)
@@ -195,135 +227,12 @@ class UserCrew:
             self._all_done.set_result(None)
 
 
-async def run_user(crew: UserCrew, user: VirtualUser) -> None:  # noqa: PLR0911, PLR0912, PLR0915 - below
-    """Loop the steps until the crew stops or no iteration is left."""
-    # One function on purpose: a coroutine per step or per layer would double the cost of
-    # an iteration, and every suspension would be one frame deeper.
-    instance = user.instance
-    program = crew.program
-    layers = program.layers
-    size = program.size
-    checks = program.checks
-    metrics = program.metrics
-    feeds = crew.feeds
-    choices = crew.choices
-    left_out = 0  # bits of the alternatives that were not chosen, and of what depends on them
-    is_open = crew.outcomes.is_open
-    is_counted = crew.remaining is not None
-    counted_from_ns = crew.outcomes.recorder.counted_from_ns  # before is the warm-up
-    record_exchange = crew.outcomes.recorder.record_exchange
-    end_iteration = crew.outcomes.recorder.end_iteration
-    set_step = current_step.set
-    due_ns = 0
-    iteration = 0
-    scope: StepScope | None = None  # of the hook that ran last: most workflows never change it
-
-    if feeds is not None and not feeds.begin(instance):
-        return
-    while not crew.is_stopping:
-        pacing = crew.pacing  # a change of the load may have brought it
-        if pacing is not None:
-            due_ns = await pacing.turn(user)
-            if due_ns == OVER:
-                return
-        if feeds is not None:
-            while feeds.is_short:
-                await feeds.wait()
-                if crew.is_stopping:
-                    return
-            if not feeds.turn(instance):
-                if pacing is not None:
-                    pacing.stop()  # there is no row for anyone else either
-                return
-        if is_counted:
-            if not crew.remaining:
-                return
-            crew.remaining -= 1
-        turn_ns = due_ns or perf_counter_ns()
-        began_ns = 0 if due_ns else turn_ns  # of the next step, if the clock was just read
-        crew._last_turn = user
-        results: list[Any] = [None] * size
-        if choices is not None:
-            left_out = choices.next()
-        done = left_out  # bits of the steps that returned, or need not be waited for
-        if is_open:
-            results.append(None)
-            results[DUE] = due_ns
-        if turn_ns < counted_from_ns:
-            results[RAISED] = True  # as if it had been noted: the warm-up is not counted
-
-        for layer in layers:
-            if crew.is_stopping:
-                break
-            if layer.__class__ is tuple:
-                scope = None
-                began_ns = 0
-                done |= await _run_layer(crew, user, layer, results, done, left_out)
-                if crew.is_cut:
-                    return
-                continue
-            call: HookCall = layer  # type: ignore[assignment]  # a tuple was handled above
-            if left_out & call.bit:
-                continue
-            if done & call.needs != call.needs:
-                crew.outcomes.recorder.add_skipped(call.index)
-                continue
-            if call.scope is not scope:
-                scope = call.scope
-                set_step(scope)
-            user.running = call.bit
-            began_ns = began_ns or perf_counter_ns()
-            try:
-                if call.is_plain:
-                    result = call.function(instance)
-                else:
-                    result = call.function(instance, **call.arguments(instance, results))
-                if call.is_async:
-                    result = await result
-            except GeneratorExit:
-                raise
-            except BaseException as error:  # noqa: BLE001 - a step may raise anything
-                if crew.is_cut:
-                    return
-                user.running = began_ns = 0
-                crew.outcomes.fail(call, error, results)
-                _forgive(error)
-                continue
-            if crew.is_cut:
-                return
-            user.running = 0
-            done |= call.bit
-            results[call.index] = result
-            if type(result) is HTTPResponse and call.accept is None and not is_open:
-                record_exchange(call.index, result.exchange, False)
-            else:
-                crew.outcomes.settle(call, result, perf_counter_ns() - began_ns, results)
-            began_ns = 0
-            if user.remembers:
-                remember(instance, call.name, result)
-        else:
-            end_iteration(turn_ns)
-
-        if checks or metrics:
-            # Checks and metrics of the warm-up run, too.
-            tallies = crew.tallies if turn_ns >= counted_from_ns else crew.tallies.blank()
-            done &= ~left_out
-            if program.judges_at_once:
-                scope = _judge_at_once(crew, instance, results, done, scope, tallies)
-            else:
-                scope = None
-                await _judge(crew, user, results, done, tallies)
-        if crew.is_once:
-            return
-        if crew._last_turn is user:
-            # No other user ran since, so the steps may not have awaited anything. Without this,
-            # steps that never await would block the loop and its timers.
-            await asyncio.sleep(0)
-        iteration += 1
-        set_attribute(instance, "iteration", iteration)
+async def _wait(awaitable: Awaitable[Any]) -> Any:
+    """Wait for what an async hook returned, if it is no coroutine."""
+    return await awaitable
 
 
-async def _run_layer(  # noqa: PLR0917 - on the hot path, like `run_user`
+async def _run_layer(  # noqa: PLR0917 - called natively
     crew: UserCrew,
     user: VirtualUser,
     layer: tuple[HookCall, ...],
@@ -397,7 +306,7 @@ async def _run_call(crew: UserCrew, user: VirtualUser, call: HookCall, results: 
     return True
 
 
-def _judge_at_once(  # noqa: PLR0912, PLR0917 - on the hot path, like `run_user`
+def _judge_at_once(  # noqa: PLR0912, PLR0917 - on the hot path, called natively
     crew: UserCrew,
     instance: Workflow,
     results: list[Any],

@@ -15,9 +15,11 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
+use crate::calls::{call_with, run_in};
 use crate::exchange::Exchange;
 use crate::recorder::{lock, Recorder, Shared};
 use crate::template::{to_addresses, to_options, Template};
+use crate::user_loop::UserLoop;
 
 pyo3::import_exception!(asyncio, CancelledError);
 pyo3::import_exception!(asyncio, InvalidStateError);
@@ -50,21 +52,6 @@ thread_local! {
 /// A number that no other living thread has.
 fn thread_number() -> usize {
     MARK.with(|mark| ptr::from_ref(mark) as usize)
-}
-
-/// Calls with one argument. Under the limited API of Python 3.11, PyO3 makes a tuple for every call;
-/// the functions of the limited API used here do not.
-fn call_with<'py>(
-    function: &Bound<'py, PyAny>,
-    argument: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let nothing = ptr::null_mut::<ffi::PyObject>();
-    // SAFETY: all pointers are live objects, and the list ends with a null pointer.
-    unsafe {
-        let returned =
-            ffi::PyObject_CallFunctionObjArgs(function.as_ptr(), argument.as_ptr(), nothing);
-        Bound::from_owned_ptr_or_err(function.py(), returned)
-    }
 }
 
 impl Engine {
@@ -149,28 +136,6 @@ impl Engine {
             }
         }
         Ok(count)
-    }
-}
-
-/// Calls `context.run(callback, argument)`.
-fn run_in<'py>(
-    context: &Bound<'py, PyAny>,
-    callback: &Bound<'py, PyAny>,
-    argument: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let py = context.py();
-    let run = intern!(py, "run").as_ptr();
-    let nothing = ptr::null_mut::<ffi::PyObject>();
-    // SAFETY: all pointers are live objects, and the list ends with a null pointer.
-    unsafe {
-        let returned = ffi::PyObject_CallMethodObjArgs(
-            context.as_ptr(),
-            run,
-            callback.as_ptr(),
-            argument.as_ptr(),
-            nothing,
-        );
-        Bound::from_owned_ptr_or_err(py, returned)
     }
 }
 
@@ -302,6 +267,8 @@ type Callback = (Py<PyAny>, Option<Py<PyAny>>);
 struct Inner {
     state: State,
     key: Option<RequestKey>,
+    /// The virtual user that waits.
+    user: Option<Py<UserLoop>>,
     /// The task that waits: mostly there is one, and it needs no memory of its own.
     callback: Option<Callback>,
     further: Vec<Callback>,
@@ -329,6 +296,7 @@ impl Call {
         let inner = Inner {
             state: State::Pending,
             key: None,
+            user: None,
             callback: None,
             further: Vec::new(),
             is_blocking: false,
@@ -340,6 +308,30 @@ impl Call {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Has the call wake a virtual user when it ends. False if it has ended, or another waits.
+    pub fn lend(slf: &Bound<'_, Self>, user: &Bound<'_, UserLoop>) -> bool {
+        let mut inner = slf.get().lock();
+        if inner.user.is_some() || !matches!(inner.state, State::Pending) {
+            return false;
+        }
+        inner.user = Some(user.clone().unbind());
+        inner.is_blocking = false;
+        true
+    }
+
+    /// Drops the request; whoever waits is cancelled. False if it has ended.
+    pub fn abandon(slf: &Bound<'_, Self>) -> PyResult<bool> {
+        let key = slf.get().lock().key;
+        if !Self::give_up(slf)? {
+            return Ok(false);
+        }
+        let engine = slf.get().engine.get();
+        if let Some(key) = key {
+            let _dropped = engine.core().abort(key, &mut lock(&engine.recorder));
+        }
+        Ok(true)
+    }
+
     /// Marks it cancelled. Whoever waits is told from the loop, never from here: the
     /// caller may itself be a task, and tasks do not nest.
     fn give_up(slf: &Bound<'_, Self>) -> PyResult<bool> {
@@ -349,8 +341,12 @@ impl Call {
             return Ok(false);
         }
         inner.state = State::Cancelled;
+        let user = inner.user.take();
         let callbacks = inner.take_callbacks();
         drop(inner);
+        if let Some(user) = user {
+            UserLoop::call_cancelled(user.bind(slf.py()))?;
+        }
         for (callback, context) in callbacks {
             this.call_soon(slf, callback, context)?;
         }
@@ -380,8 +376,14 @@ impl Call {
             return Ok(());
         }
         inner.state = state;
+        let user = inner.user.take();
         let callbacks = inner.take_callbacks();
         drop(inner);
+        if let Some(user) = user {
+            if let Err(error) = UserLoop::wake(&user.into_bound(slf.py())) {
+                report(slf, engine, error)?;
+            }
+        }
         for (callback, context) in callbacks {
             let callback = callback.bind(slf.py());
             let ran = match context {
@@ -510,15 +512,7 @@ impl Call {
     #[pyo3(signature = (msg = None))]
     fn cancel(slf: &Bound<'_, Self>, msg: Option<Py<PyAny>>) -> PyResult<bool> {
         let _ = msg; // asyncio passes it; a request has no use for it
-        let key = slf.get().lock().key;
-        if !Self::give_up(slf)? {
-            return Ok(false);
-        }
-        let engine = slf.get().engine.get();
-        if let Some(key) = key {
-            let _dropped = engine.core().abort(key, &mut lock(&engine.recorder));
-        }
-        Ok(true)
+        Self::abandon(slf)
     }
 
     fn done(&self) -> bool {

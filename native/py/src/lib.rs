@@ -1,13 +1,15 @@
-//! The Python face of `hyperscale-core`: converts arguments and maps errors,
-//! decides nothing.
+//! The Python face of `hyperscale-core`: converts arguments and maps errors, decides nothing. The
+//! exception is the loop of a virtual user (`iteration`), whose every part is a Python object.
 
 use hyperscale_core::{guard, masking};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
+mod calls;
 mod engine;
 mod exchange;
 mod hist;
+mod iteration;
 mod loop_watch;
 mod merge;
 mod noise;
@@ -18,6 +20,8 @@ mod report;
 mod store;
 mod target;
 mod template;
+mod user_loop;
+mod user_program;
 
 /// Ties the life of this process group to its parent and its control socket.
 #[pyfunction]
@@ -53,6 +57,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<template::Template>()?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<engine::Call>()?;
+    module.add_class::<user_program::UserProgram>()?;
+    module.add_class::<user_loop::UserLoop>()?;
+    module.add_function(wrap_pyfunction!(user_loop::_go_on, module)?)?;
     module.add_class::<program::Program>()?;
     module.add_function(wrap_pyfunction!(program::arrival_times, module)?)?;
     module.add_class::<loop_watch::LoopWatch>()?;
