@@ -2,9 +2,11 @@
 
 import argparse
 import os
+from typing import Any
 
 from hyperscale.errors import InputError
 from hyperscale.graph import Overrides
+from hyperscale.plan.placement import parse_constraint_flags
 from hyperscale.testing.parameters import GivenParameters
 
 _ENVIRONMENT = "HYPERSCALE_SET_"
@@ -80,6 +82,27 @@ def add_log_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--log-level", choices=LOG_LEVELS, default="info", help=about)
     about = "also write the output of each executor to its own file in DIR"
     group.add_argument("--log-dir", metavar="DIR", help=about)
+
+
+def add_placement_flags(parser: argparse.ArgumentParser) -> None:
+    """Add which workers may run the workflows."""
+    add = parser.add_argument_group("placement").add_argument
+    add(
+        "--constraint",
+        metavar="LABEL=VALUE",
+        action="append",
+        default=[],
+        help="only workers with this label; repeat the flag for more labels, or for more values of "
+        "one, of which a worker needs any (replaces the constraint of FILE on the label)",
+    )
+    about = "spread the cores of each workflow evenly over the values of this label"
+    add("--spread", metavar="LABEL", help=about)
+
+
+def placement_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what the flags of `add_placement_flags` change in the test file."""
+    constraints = parse_constraint_flags(args.constraint, where="--constraint")
+    return {"constraints": constraints, "spread": args.spread}
 
 
 def overrides_of(args: argparse.Namespace) -> Overrides:

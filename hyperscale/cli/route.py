@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 from hyperscale.cli.cluster_flags import CLUSTER_HELP, add_client_flags, open_client
 from hyperscale.cli.datacenter_flags import add_datacenter_flags, datacenter_options
-from hyperscale.cli.load_flags import add_only_flag, add_parameter_flag, parameters_of
+from hyperscale.cli.load_flags import (
+    add_only_flag,
+    add_parameter_flag,
+    add_placement_flags,
+    parameters_of,
+    placement_of,
+)
 from hyperscale.cli.printing import print_reply, table
 from hyperscale.client.package import package_file
 from hyperscale.errors import InputError
@@ -45,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--vus", metavar="N", help="virtual users of each workflow")
     add_only_flag(group)
     add_parameter_flag(group)
+    add_placement_flags(parser)
     add_datacenter_flags(parser)
     add_client_flags(parser)
 
@@ -63,7 +70,7 @@ async def _ask(args: argparse.Namespace) -> RouteJobReply:
     async with open_client(args) as client:
         if args.job:
             return await client.get_route(args.job)
-        options = datacenter_options(args, has_gates=client.has_gates)
+        options = datacenter_options(args, has_gates=client.has_gates) | placement_of(args)
         overrides = Overrides(vus=args.vus, only=args.only)
         package = package_file(args.file, overrides, parameters_of(args))
         return await client.route_job(package, key=args.key or "", **options)

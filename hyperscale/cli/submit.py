@@ -23,8 +23,10 @@ from hyperscale.cli.load_flags import (
     add_file_argument,
     add_load_flags,
     add_log_flags,
+    add_placement_flags,
     overrides_of,
     parameters_of,
+    placement_of,
 )
 from hyperscale.cli.output import Destination, add_output_flags, out_dir_for
 from hyperscale.cli.printing import print_warning
@@ -53,6 +55,7 @@ examples:
       --secret-file cluster.secret
   job=$(hyperscale submit shop.py --detach); hyperscale watch $job --json results.json
   hyperscale submit shop.py --gate 10.0.0.7:9300 --datacenter east --datacenter west
+  hyperscale submit shop.py --constraint zone=a --constraint arch=arm64
   hyperscale submit shop.py --key nightly-2024-05-01      submitted at most once
 
 Ctrl-C leaves the job running and prints the command that shows it again.
@@ -85,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--dispatch-timeout", metavar="D", help=about)
     about = "what workers do when they lose all managers (default: %(default)s)"
     load.add_argument("--on-isolation", choices=("stop", "continue"), default="stop", help=about)
+    add_placement_flags(parser)
     output = add_output_flags(parser)
     add_report_flags(output)
     output.add_argument(
@@ -162,6 +166,7 @@ async def _submit(args: argparse.Namespace, package: Package, datacenters: dict[
             report=args.report if args.report_from == "manager" else (),
             submit_timeout=args.submit_timeout,
             **datacenters,
+            **placement_of(args),
         )
         job = await unless_interrupted(submitting, name="submit")
         if job is None:

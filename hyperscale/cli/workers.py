@@ -5,9 +5,11 @@ import argparse
 from hyperscale.cli.cluster_flags import CLUSTER_HELP, add_client_flags, ask_cluster
 from hyperscale.cli.printing import print_reply, print_warning, table
 from hyperscale.client.messages import ListWorkersReply, WorkerAttempt, WorkerRow
+from hyperscale.config.labels import BUILT_IN
 
 DESCRIPTION = """\
-List the workers of a cluster with their state, their cores and the workflows that run on them.
+List the workers of a cluster with their state, their cores, their labels and the workflows that run
+on them.
 """
 EPILOG = f"""\
 {CLUSTER_HELP}
@@ -44,18 +46,30 @@ def _text(reply: ListWorkersReply) -> str:
         (
             *((row.datacenter,) if has_gate else ()),
             *(row.worker, _state(row), row.address),
-            *(str(row.cores), "0" if row.is_draining or row.unfit else str(row.free)),
+            *(_cores(row), "0" if row.is_draining or row.unfit else str(row.free)),
+            _labels(row),
             "; ".join(map(_attempt, row.attempts)),
         )
         for row in sorted(reply.workers, key=lambda row: (row.datacenter, row.worker))
     ]
     head = ("DATACENTER",) if has_gate else ()
-    return table((*head, "WORKER", "STATE", "ADDRESS", "CORES", "FREE", "ATTEMPTS"), rows)
+    return table((*head, "WORKER", "STATE", "ADDRESS", "CORES", "FREE", "LABELS", "ATTEMPTS"), rows)
 
 
 def _state(row: WorkerRow) -> str:
     draining = ", draining" if row.is_draining else ""
     return row.state + draining + (", not ready" if row.unfit else "")
+
+
+def _cores(row: WorkerRow) -> str:
+    return f"{row.cores} (+{row.reserved} reserved)" if row.reserved else str(row.cores)
+
+
+def _labels(row: WorkerRow) -> str:
+    """Return the labels that tell workers apart; --json has the built-in ones too."""
+    own = {name: value for name, value in row.labels.items() if name not in BUILT_IN}
+    shown = own | {name: row.labels[name] for name in ("arch",) if name in row.labels}
+    return " ".join(f"{name}={value}" for name, value in shown.items())
 
 
 def _attempt(attempt: WorkerAttempt) -> str:

@@ -32,6 +32,7 @@ from hyperscale.client.inputs import (
     checked_text,
     entrances_of,
     options_of,
+    placed_plan,
 )
 from hyperscale.client.load_changes import JobLoadControl
 from hyperscale.client.manager_connections import Address, NotAllowedError
@@ -168,6 +169,8 @@ class HyperscaleClient(JobLoadControl):
         start_timeout: str | float = 30.0,
         lost_after: str | float = 120.0,
         spill_over: str | float | None = None,
+        constraints: Mapping[str, str | Sequence[str]] | None = None,
+        spread: str | None = None,
         on_isolation: str = "stop",
         log_level: str = "info",
         static: bool = True,
@@ -192,6 +195,9 @@ class HyperscaleClient(JobLoadControl):
         unless `vus_per_datacenter`. After `start_timeout` datacenters that are ready start without
         the others; `lost_after` its own deadline, a silent datacenter is given up. A part that
         waits in a queue for longer than `spill_over` goes to another datacenter.
+
+        `constraints` are labels that workers must have, in addition to those of the workflows, and
+        `spread` is a label over whose values each workflow is spread evenly.
 
         With `report_from="manager"` the leader of the job, a manager or a gate, sends the result to
         the reporters of its own configuration: to those that `report` names, or to all.
@@ -219,6 +225,8 @@ class HyperscaleClient(JobLoadControl):
                 start_timeout=start_timeout,
                 lost_after=lost_after,
                 spill_over=spill_over,
+                constraints=constraints,
+                spread=spread,
                 on_isolation=on_isolation,
                 log_level=log_level,
                 static=static,
@@ -242,7 +250,7 @@ class HyperscaleClient(JobLoadControl):
         within_s = parse_duration_s(submit_timeout, where="submit_timeout")
         submission = SubmitJob(
             key=key,
-            plan=package.plan,
+            plan=placed_plan(package.plan, chosen),
             bundle=package.sha256,
             options=options,
             by=chosen.by,

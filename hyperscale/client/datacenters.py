@@ -9,6 +9,7 @@ from hyperscale.client.inputs import (
     checked_key,
     checked_names,
     checked_text,
+    placed_plan,
 )
 from hyperscale.client.submission import JobSubmission, Package
 from hyperscale.errors import InputError, RunError
@@ -40,7 +41,7 @@ async def route_job(
     names = checked_names(options.target_datacenters, where="target_datacenters")
     request = RouteJob(
         key=checked_key(options.key or secrets.token_urlsafe(24)),
-        plan=package.plan,
+        plan=placed_plan(package.plan, options),
         options=across_of(options, names),
     )
     return await cluster.ask(request, RouteJobReply)

@@ -2,7 +2,9 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from hyperscale.client.cluster_connection import UnknownJobError
 from hyperscale.client.manager_connections import Address
@@ -15,6 +17,10 @@ from hyperscale.gates.committed.transitions import DATACENTERS_MAX
 from hyperscale.jobs.committed.events import JobOptions
 from hyperscale.jobs.committed.keys import KEY_HINT, key_problem
 from hyperscale.jobs.messages import Isolation
+from hyperscale.plan.placement import parse_placement
+
+if TYPE_CHECKING:  # a client that only asks questions does not load what builds runs
+    from hyperscale.plan import Plan
 
 JOBS_MOST = 100_000
 _JOB_ID_MOST = 256  # characters; ids that managers make have about thirty
@@ -142,6 +148,18 @@ def options_of(job: JobSubmission) -> JobOptions:
         report=_report_of(job),
         **limits,
     )
+
+
+def placed_plan(plan: "Plan", job: JobSubmission) -> "Plan":
+    """Return the plan with the constraints and the spread of the submission."""
+    if not job.constraints and job.spread is None:
+        return plan
+    given = parse_placement(job.constraints, job.spread)
+    workflows = [
+        replace(workflow, placement=workflow.placement.overridden_by(given))
+        for workflow in plan.workflows
+    ]
+    return replace(plan, workflows=tuple(workflows))
 
 
 def _report_of(job: JobSubmission) -> tuple[str, ...] | None:

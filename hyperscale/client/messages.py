@@ -13,6 +13,7 @@ from hyperscale.jobs.committed.state import JobView
 from hyperscale.membership.events import MemberState
 from hyperscale.plan import Plan
 from hyperscale.plan.changes import LoadChange
+from hyperscale.plan.placement import Placement
 from hyperscale.stats.view import RunView
 from hyperscale.wire.client_access import Permission
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
@@ -298,6 +299,8 @@ class WorkerRow(Struct, frozen=True, kw_only=True):
     attempts: list[WorkerAttempt] = field(default_factory=list)
     unfit: tuple[str, ...] = ()  # why it gets no part, as found by itself
     datacenter: str = ""  # if a gate lists it
+    labels: dict[str, str] = field(default_factory=dict)
+    reserved: int = 0  # cores of its machine that it does not offer
 
 
 @message(kind=465, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
@@ -337,9 +340,12 @@ class DrainNodeReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hint: str = ""
 
 
-@message(kind=468, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
+@message(kind=468, priority=MessagePriority.HIGH, size=SizeClass.MEDIUM, senders=_MANAGERS)
 class GetQueueRoom(Struct, frozen=True, kw_only=True):
-    """Asks the allocator whether another job may wait in the queue. -> GetQueueRoomReply"""
+    """Asks the allocator whether another job may wait in the queue, and whether there are workers
+    for the placements of its workflows. -> GetQueueRoomReply"""
+
+    placements: list[Placement] = field(default_factory=list)
 
 
 @message(kind=469, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)
@@ -348,6 +354,7 @@ class GetQueueRoomReply(Struct, frozen=True, kw_only=True):
 
     room: int
     waiting: int = 0
+    unmet: str = ""  # why no known worker can ever meet one of the placements
 
 
 @message(kind=470, priority=MessagePriority.HIGH, size=SizeClass.SMALL, senders=_MANAGERS)

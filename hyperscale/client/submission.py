@@ -55,6 +55,8 @@ class JobSubmission:
     start_timeout: str | float = 30.0
     lost_after: str | float = 120.0
     spill_over: str | float | None = None
+    constraints: Mapping[str, str | Sequence[str]] | None = None
+    spread: str | None = None
     on_isolation: str = "stop"
     log_level: str = "info"
     static: bool = True

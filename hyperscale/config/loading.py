@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from hyperscale.config import parse_duration_s
+from hyperscale.config.labels import label_texts
 from hyperscale.config.schema import (
     ENVIRONMENT_PREFIX,
     FILE_VARIABLE,
@@ -233,7 +234,9 @@ def _unknown(source: str, name: str, known: Iterable[str], what: str) -> InputEr
 def _checked(setting: Setting, found: ConfigValue) -> Any:
     """Return the value in the type of the setting; raise an error with name, bound and source."""
     value = found.value
-    if isinstance(value, str):
+    if isinstance(value, Mapping) and setting.is_labels:
+        value = label_texts(value)
+    elif isinstance(value, str):
         value = _from_text(setting, value, found.source)
     elif isinstance(value, list | tuple) and not setting.is_list:
         value = value[-1] if found.source.startswith("--") and value else value

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import fields
 
 from hyperscale.config.addresses import DEFAULT_PORT, parse_address
+from hyperscale.config.labels import parse_labels
 from hyperscale.errors import InputError
 
 ENVIRONMENT_PREFIX = "HYPERSCALE_"
@@ -164,6 +165,14 @@ class ExecutorsSection(_Section, frozen=True, kw_only=True):
                 )
 
 
+class WorkerSection(_Section, frozen=True, kw_only=True):
+    labels: tuple[str, ...] = ()
+    reserved_cores: Annotated[int, Meta(ge=0, le=4096)] = 0
+
+    def __post_init__(self) -> None:
+        parse_labels(self.labels, where="worker.labels")
+
+
 class QueueSection(_Section, frozen=True, kw_only=True):
     max: Annotated[int, Meta(ge=1, le=100_000)] = 1_000
     age_s: Seconds = 30.0
@@ -222,6 +231,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     ledger: LedgerSection = LedgerSection()
     queue: QueueSection = QueueSection()
     retries: RetriesSection = RetriesSection()
+    worker: WorkerSection = WorkerSection()
     executors: ExecutorsSection = ExecutorsSection()
     bundles: BundlesSection = BundlesSection()
     gates: GatesSection = GatesSection()
@@ -300,6 +310,10 @@ _MEANINGS = {
     "(managers)",
     "retries.window_s": "load after which a failed attempt of a part no longer counts; a worker on "
     "which a part failed gets it again after this time, or if no other worker could (managers)",
+    "worker.labels": "NAME=VALUE that a workflow may ask for with `constraints` or `spread`; in a "
+    'file also a table, {zone = "a"} (workers)',
+    "worker.reserved_cores": "cores of the machine that a worker with node.cores = 0 does not "
+    "offer: for the worker itself and what else runs there (workers)",
     "executors.env": "environment variable of the worker that tests may see, beside PATH, LANG, "
     "TZ and those that begin with LC_ or PYTHON; a name that ends with * stands for all that begin "
     "so (workers)",
@@ -319,6 +333,8 @@ _OTHER_FLAGS = {
     "discovery.seeds": "--seed",
     "discovery.dns": "--dns",
     "ledger.founders": "--founders",
+    "worker.labels": "--label",
+    "worker.reserved_cores": "--reserved-cores",
 }
 _SHORT_VARIABLES = {
     "security.secret_file": SECRET_FILE_VARIABLE,
@@ -352,6 +368,11 @@ class Setting(Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         return f"{self.section}.{self.key}"
+
+    @property
+    def is_labels(self) -> bool:
+        """True if a file may also have it as a table of names and values."""
+        return self.key == "labels"
 
     @property
     def is_list(self) -> bool:

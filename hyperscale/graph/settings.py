@@ -13,6 +13,7 @@ from hyperscale.graph.values import parse_choice, parse_count
 from hyperscale.graph.vitals import vital_metrics
 from hyperscale.graph.workflow import COMING_ATTRIBUTES, VU_ATTRIBUTES, Workflow
 from hyperscale.plan import RECORDED, Connections, Priority, WorkflowPlan
+from hyperscale.plan.placement import parse_placement
 from hyperscale.plan.thresholds import threshold_plans
 from hyperscale.testing.network import NETWORK_OPTIONS, Network
 
@@ -42,6 +43,7 @@ def read_settings(reading: Reading, *, vus: object = None, duration: object = No
         streams=parse_count(cls.streams, where=at("streams"), most=_STREAMS_MOST),
         sources=len(read_network(reading).bind) or 1,
         tracing=_parse_share(cls.tracing, where=at("tracing")),
+        placement=parse_placement(cls.constraints, cls.spread, at=at),
         tags=_parse_tags(cls.tags, where=at("tags")),
         thresholds=threshold_plans(
             cls.thresholds,

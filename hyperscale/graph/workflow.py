@@ -79,6 +79,11 @@ class Workflow:
     """The beginning of the workflow, which is run but is in no statistics: "30s"."""
     thresholds: Mapping[str, str | Mapping[str, object]] = MappingProxyType({})
     """Conditions for the run to pass: `{"login.p99": "<250ms", "errors": "<1%"}`."""
+    constraints: Mapping[str, str | Sequence[str]] = MappingProxyType({})
+    """On a cluster: labels that every worker of the workflow must have, each with its value or
+    several to choose from: `{"zone": "a", "arch": ["amd64", "arm64"]}`."""
+    spread: str | None = None
+    """On a cluster: the label over whose values the cores of the workflow are spread evenly."""
     tags: Collection[str] = ()
     connections: ConnectionsName | Connections = "per-vu"
     """Which requests share connections: "per-vu" (kept alive), "shared" or "per-request"."""

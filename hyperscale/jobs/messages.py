@@ -18,6 +18,7 @@ from msgspec import Struct, field
 
 from hyperscale.plan import Priority, WorkflowPlan
 from hyperscale.plan.changes import AppliedChange
+from hyperscale.plan.placement import ANYWHERE, Placement
 from hyperscale.plan.rows import RowBounds
 from hyperscale.plan.status import PartStatus
 from hyperscale.wire.client_access import Permission
@@ -450,6 +451,7 @@ class RequestCores(Struct, frozen=True, kw_only=True):
     may_share: bool = False  # the lost load may run beside other attempts
     waited_s: float = 0.0  # waited already, at earlier allocators
     together: int = 1  # workflows of the job that became ready together, this one included
+    placement: Placement = ANYWHERE
     within_job: bool = False  # of a recovery: the lost part shared the cores of its job
 
 
@@ -511,6 +513,8 @@ class AnnounceCores(Struct, frozen=True, kw_only=True):
     held: list[HeldCores] = field(default_factory=list)
     draining: bool = False
     unfit: tuple[str, ...] = ()  # why the worker could not run a part, in words
+    labels: dict[str, str] = field(default_factory=dict)
+    reserved: int = 0  # cores of the machine that are not offered
 
     @property
     def accepts_work(self) -> bool:

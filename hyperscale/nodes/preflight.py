@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from hyperscale.config.schema import NodeConfig
 from hyperscale.errors import InputError
 from hyperscale.execution.cores import default_executors
+from hyperscale.nodes.agent.machine import offered_cores
 from hyperscale.nodes.data_directory import problem_of_data_directory
 from hyperscale.nodes.settings import discovery_config, membership_config
 from hyperscale.telemetry.http import bind_http
@@ -67,10 +68,12 @@ def _check_founders(config: NodeConfig) -> None:
 
 
 def _check_cores(config: NodeConfig) -> None:
-    available = default_executors()
-    if config.role == "worker" and config.node.cores > available:
+    if config.role != "worker":
+        return
+    available, cores = default_executors(), offered_cores(config)
+    if cores > available:
         raise InputError(
-            f"node.cores = {config.node.cores}, but this process may use {available}",
+            f"node.cores = {cores}, but this process may use {available}",
             hint="executors that share a core measure each other; 0 offers all available cores",
         )
 

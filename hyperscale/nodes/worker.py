@@ -1,9 +1,9 @@
 """A worker: a member that offers its cores and generates load on them for job leaders."""
 
 from hyperscale.config.loading import NodeSettings
-from hyperscale.execution.cores import default_executors
 from hyperscale.jobs.agent.events import FitnessChecked
 from hyperscale.nodes.agent.agent_driver import AgentDriver
+from hyperscale.nodes.agent.machine import offered_cores
 from hyperscale.nodes.agent.self_check import SelfCheck
 from hyperscale.nodes.certificate_watch import CertificateWatch
 from hyperscale.nodes.disk_use import DiskUse
@@ -14,8 +14,7 @@ from hyperscale.wire.roles import Role
 
 
 def _services(member: MemberNode, handlers: Handlers) -> list[NodeService]:
-    cores = member.config.node.cores or default_executors()
-    agent = AgentDriver(member, handlers, cores=cores)
+    agent = AgentDriver(member, handlers, cores=offered_cores(member.config))
     self_check = SelfCheck(
         member,
         start_executors=agent.start_executors,

@@ -5,6 +5,7 @@ from enum import Enum
 
 from msgspec import Struct
 
+from hyperscale.plan.placement import ANYWHERE, Placement
 from hyperscale.plan.shapes import StagePlan
 from hyperscale.plan.share import share
 
@@ -183,6 +184,7 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hosts: tuple[str, ...] = ()  # "host:port" of literal URLs, resolved before anything runs
     files: dict[str, str] = {}  # `File` defaults and feeds as written: full path
     first_vu: int = 0  # number of the first virtual user: of a datacenter's part of a job
+    placement: Placement = ANYWHERE
     in_python: str = ""  # why its steps run in Python; empty: the native engine runs them
 
     def grace_s_after(self, longest_s: float | None) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from hyperscale.errors import InputError
 from hyperscale.plan.model import Plan, WorkflowPlan
+from hyperscale.plan.placement import placement_problem
 from hyperscale.plan.shapes import STAGES_MAX, TARGET_MAX
 from hyperscale.plan.thresholds import thresholds_of
 
@@ -40,6 +41,8 @@ def _load_problems(plan: WorkflowPlan) -> Iterator[str]:
         yield f"has pauses of {least_s:g} to {most_s:g} s"
     if not 0 <= plan.warmup_s < plan.duration_s:
         yield f"has a warm-up of {plan.warmup_s:g} s"
+    if (problem := placement_problem(plan.placement)) is not None:
+        yield f"has {problem}"
     yield from _stage_problems(plan)
 
 

@@ -1,6 +1,7 @@
 """A node's settings: where they come from, what wins, what is refused and with which words."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -314,3 +315,33 @@ def test_any_text_is_parsed_or_refused_as_input(text: str) -> None:
         return
     assert host
     assert 0 < port < 65536
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"tables": {"worker": {"labels": {"zone": "a", "rack": "7"}}}},
+        {"tables": {"worker": {"labels": ["zone=a", "rack=7"]}}},
+        {"environment": {"HYPERSCALE_WORKER_LABELS": "zone=a, rack=7"}},
+        {"flags": {"worker.labels": ["zone=a", "rack=7"]}},
+    ],
+)
+def test_labels_are_the_same_from_every_source(given: dict[str, Any]) -> None:
+    loaded = load("manager", **given)
+    assert loaded.require().worker.labels == ("zone=a", "rack=7")
+
+
+@pytest.mark.parametrize(
+    ("labels", "part"),
+    [
+        ({"zone": 3.5}, None),
+        (["zone"], "'zone' has no '='"),
+        ({"arch": "arm64"}, "a worker finds its 'arch' out by itself"),
+        (["zone=a", "zone=b"], "'zone' is both 'a' and 'b'"),
+        ({"zone": "a b"}, "'a b' is no name and no value of a label"),
+    ],
+)
+def test_wrong_labels_are_refused(labels: object, part: str | None) -> None:
+    loaded = load("manager", tables={"worker": {"labels": labels}})
+    found = " ".join(problem.message for problem in loaded.problems)
+    assert (part in found) if part else not loaded.problems

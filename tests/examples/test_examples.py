@@ -20,6 +20,7 @@ SCRIPTS = {
     "embedded_nodes.py",
     "local_runner.py",
     "many_datacenters.py",
+    "placement.py",
 }  # run by Python, not by `hyperscale run`
 TESTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in SCRIPTS)
 
@@ -102,6 +103,24 @@ def test_a_cluster_and_its_client_fit_in_a_program(tmp_path: Path, target: Runni
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"^Smoke: \d+ ok, 0 failed$", done.stdout, re.MULTILINE)
     assert re.search(r"^completed in [\d.]+ s on default$", done.stdout, re.MULTILINE)
+
+
+def test_workflows_ask_for_labels_of_workers(tmp_path: Path, target: RunningTarget) -> None:
+    placed(tmp_path, "placement.py", target)
+    done = subprocess.run(
+        [sys.executable, "placement.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "FromBothZones ran on 2 cores",
+        "FromZoneB ran on 1 cores",
+        "the job was refused: no worker has zone=c (of 2 workers, zone is a on 1, b on 1)",
+    ]
 
 
 def test_a_gate_and_two_datacenters_fit_in_a_program(tmp_path: Path, target: RunningTarget) -> None:

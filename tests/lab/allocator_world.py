@@ -36,13 +36,21 @@ def pass_cores_on(held: list[HeldCores]) -> list[HeldCores]:
 class AllocatorWorld:
     """Workers w0, w1, ... with these numbers of cores, and the requests of job leaders."""
 
-    def __init__(self, *totals: int, queue_max: int = 1000, announced: bool = True) -> None:
+    def __init__(
+        self,
+        *totals: int,
+        queue_max: int = 1000,
+        announced: bool = True,
+        zones: str = "",
+    ) -> None:
+        """`zones` has one letter for each worker: the value of its label `zone`."""
         self.now_s = 100.0
         self.totals = {f"w{i}": total for i, total in enumerate(totals)}
         self.held: dict[str, list[HeldCores]] = {name: [] for name in self.totals}
         self.versions = dict.fromkeys(self.totals, 0)
         self.incarnations = dict.fromkeys(self.totals, 1)
         self.draining: set[str] = set()
+        self.labels = {name: {"zone": zone} for name, zone in zip(self.totals, zones, strict=False)}
         self.allocator = Allocator(queue_max=queue_max)
         self.granted: dict[str, RequestCoresReply] = {}
         self.requests: dict[str, RequestCores] = {}
@@ -76,6 +84,7 @@ class AllocatorWorld:
             total=self.totals[name],
             held=list(self.held[name]),
             draining=name in self.draining,
+            labels=self.labels.get(name, {}),
         )
         self.handle(cores)
 

@@ -10,6 +10,8 @@ while the machine sleeps.
 """
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -61,7 +63,17 @@ class _Refused(Exception):  # noqa: N818 -- a refusal is a reply, not an error
 class Agent:
     """One worker's decisions."""
 
-    def __init__(self, worker: str, *, incarnation: int, cores: int, now_s: float) -> None:
+    def __init__(
+        self,
+        worker: str,
+        *,
+        incarnation: int,
+        cores: int,
+        now_s: float,
+        labels: Mapping[str, str] = MappingProxyType({}),
+        reserved: int = 0,
+    ) -> None:
+        """`reserved` cores of the machine are not offered, and not among `cores`."""
         self.is_draining = False
         self._unfit: tuple[str, ...] = ()  # why it can run no part
         self._clock = StampClock(incarnation, now_s=now_s)
@@ -70,7 +82,12 @@ class Agent:
         self._reports = ReportSchedule(worker, self._clock, self._attempts)
         self._supervisor = AttemptSupervisor(cores, self._attempts, self._fences, self._reports)
         self._announced = AnnounceCores(
-            worker=worker, incarnation=incarnation, version=0, total=cores
+            worker=worker,
+            incarnation=incarnation,
+            version=0,
+            total=cores,
+            labels=dict(labels),
+            reserved=reserved,
         )
         self._announce_at_s = now_s
 

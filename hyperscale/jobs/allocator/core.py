@@ -8,6 +8,8 @@ not fit; the job leader then requests cores again.
 `pool` holds the workers' cores and reservations, `queue` the requests, `grants` decides.
 """
 
+from collections.abc import Iterable
+
 from hyperscale.jobs.allocator.events import (
     AllocatorEffect,
     AllocatorEvent,
@@ -47,6 +49,7 @@ from hyperscale.jobs.messages import (
     RequestState,
 )
 from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
+from hyperscale.plan.placement import Placement
 from hyperscale.sansio.core import Tick
 
 FREED_S = 0.25
@@ -94,6 +97,13 @@ class Allocator:
     def room(self) -> int:
         """How many more requests may wait."""
         return max(0, self._queue_max - self.waiting)
+
+    def why_unmet(self, placements: Iterable[Placement]) -> str:
+        """Say that no known worker can ever meet one of the placements; empty if that is not so,
+        or not known."""
+        if not self.is_rebuilt or not self.pool.workers:
+            return ""
+        return next(filter(None, map(self.pool.why_unmet, placements)), "")
 
     def longest_wait_s(self, *, now_s: float) -> float:
         """Return for how long the oldest request has waited; 0 if none waits."""
@@ -295,8 +305,10 @@ class Allocator:
         message = request.message
         if not self._may_grant(now_s):
             state, reason = RequestState.REBUILDING, snapshot.why_rebuilding(request)
-        elif not snapshot.pool_size:
+        elif not self.pool.size:
             state, reason = RequestState.IMPOSSIBLE, NO_WORKERS
+        elif unmet := self.pool.why_unmet(message.placement):
+            state, reason = RequestState.IMPOSSIBLE, unmet
         elif message.is_recovery and not can_recover(self.pool, message):
             state, reason = RequestState.IMPOSSIBLE, no_worker_for(message.cores)
         else:
@@ -313,8 +325,7 @@ class Allocator:
         return QueueSnapshot(
             places=[request.place(now_s) for request in waiting],
             first=waiting[0],
-            pool_size=self.pool.size,
-            free=sum(self.pool.free().values()),
+            pool=self.pool,
             exclusive=exclusive_workflow(self.pool, self._queue),
             running=running_workflows(self.pool, self._queue),
             silent=sorted(self.pool.silent),

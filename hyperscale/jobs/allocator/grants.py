@@ -1,8 +1,8 @@
 """Grant decisions: which waiting requests get which cores. Pure functions of pool and queue.
 
-How many cores a workflow gets follows from its priority and the size of the *whole* pool
-(`provisioner`). Smaller requests may pass a large one that does not fit, until that one has
-waited for `AGE_S`.
+How many cores a workflow gets follows from its priority and the size of its *whole* pool, all
+workers that meet its placement (`provisioner`, `placement`). Smaller requests may pass a large one
+that does not fit, until that one has waited for `AGE_S`.
 
 A workflow for which no core is left shares the cores of the other workflows of its job: it gets
 one executor on a worker on which the job has a core, up to `SHARED_PER_WORKER_MAX` per worker.
@@ -13,10 +13,12 @@ not at all.
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from hyperscale.jobs.allocator.placement import FreeCores, cores_by_value, divide
 from hyperscale.jobs.allocator.pool import CorePool
 from hyperscale.jobs.allocator.queue import QueuedRequest, RequestQueue, WorkflowOfJob
 from hyperscale.jobs.messages import SHARED_MAX, RequestCores, WorkerShare
 from hyperscale.jobs.provisioner import SHARED_PER_WORKER_MAX, Provisioner
+from hyperscale.plan.placement import Placement
 
 RECOVERED_AT_ONCE = 200
 """Recoveries that are granted in one round: a thousand workers may be lost together."""
@@ -43,37 +45,56 @@ def decide_new_workflows(
 
     In the order of the queue each workflow gets its minimum; then the spare cores are divided.
     """
-    size = pool.size
-    if not size or not waiting or exclusive_workflow(pool, queue) is not None:
+    if not pool.size or not waiting or exclusive_workflow(pool, queue) is not None:
         return []
-    free = pool.free()
-    provisioner = Provisioner(size)
+    free = FreeCores(pool, (request.message.placement for request in waiting))
     is_idle = not running_workflows(pool, queue)
-    left = sum(free.values())
     chosen: list[QueuedRequest] = []
     for request in waiting:
-        if not left:
+        if not free.left:
             break
-        least, _ = provisioner.range_of(request.claim)
+        placement = request.message.placement
+        if not (size := free.size(placement)):
+            continue  # no worker meets it at present
+        least, _ = Provisioner(size).range_of(request.claim)
         if request.is_exclusive:
             fits = is_idle and not chosen and may_start_exclusive
         else:
-            fits = least <= left and not any(other.is_exclusive for other in chosen)
+            fits = least <= free.left_for(placement) and not any(
+                other.is_exclusive for other in chosen
+            )
         if fits:
             chosen.append(request)
-            left -= least
+            free.set_aside(placement, least)
         elif request.has_aged(now_s):
-            break  # cores that come free from now on are for this request
-    by_id = {request.id: request for request in chosen}
-    claims = [request.claim for request in chosen]
-    decisions = []
-    for grant in provisioner.grant(claims, busy=size - sum(free.values())):
-        shares = spread_over_workers(grant.threads, free)
-        for share in shares:
-            free[share.worker] -= share.cores
-        decisions.append(GrantDecision(by_id[grant.name], shares))
+            free.close(placement)  # cores that come free from now on are for this request
+    decisions: list[GrantDecision] = []
+    for placement in free.by_placement():
+        decisions += _divide(pool, free, placement, chosen)
     if not any(request.is_exclusive for request in chosen):
         decisions += _share_cores(pool, waiting, decisions, now_s)
+    return decisions
+
+
+def _divide(
+    pool: CorePool, free: FreeCores, placement: Placement, chosen: Sequence[QueuedRequest]
+) -> list[GrantDecision]:
+    """Divide the free cores of a placement between its chosen requests."""
+    by_id = {each.id: each for each in chosen if each.message.placement == placement}
+    left = free.take_back(placement)
+    labels = {name: pool.workers[name].labels.get(placement.spread) for name in left}
+    size = free.size(placement)
+    provisioner = Provisioner(size)
+    decisions = []
+    claims = [request.claim for request in by_id.values()]
+    for grant in provisioner.grant(claims, busy=size - sum(left.values())):
+        request = by_id[grant.name]
+        least, _ = provisioner.range_of(request.claim)
+        shares = divide(grant.threads, least, left, labels)
+        for share in shares:
+            left[share.worker] -= share.cores
+        free.use(shares)
+        decisions.append(GrantDecision(request, shares))
     return decisions
 
 
@@ -95,7 +116,8 @@ def _share_cores(
             if request.has_aged(now_s):
                 break  # it waits until all others have ended: no more of them may begin
             continue
-        worker = places.take(request.message.job)
+        unmet = pool.not_meeting(request.message.placement)
+        worker = places.take(request.message.job, exclude=unmet)
         if worker is not None:
             share = WorkerShare(worker, 1)
             decisions.append(GrantDecision(request, [share], shared=True, within_job=True))
@@ -166,11 +188,12 @@ def decide_recoveries(
         if not with_free_cores and not with_room_beside and not message.within_job:
             too_many = cores
             continue
-        exclude = _excluded(pool, message)
+        exclude = _excluded(pool, message) | pool.not_meeting(message.placement)
         candidates = [name for name in with_free_cores if name not in exclude]
         shared = not candidates
         if candidates:
-            best = min(candidates, key=lambda name: (free[name], name))
+            crowd = _crowd_by_worker(pool, message, candidates)
+            best = min(candidates, key=lambda name: (crowd[name], free[name], name))
             free[best] -= cores
             places.add_cores(message.job, [WorkerShare(best, cores)])
         elif (
@@ -203,8 +226,24 @@ def can_recover(pool: CorePool, request: RequestCores) -> bool:
 def _able(pool: CorePool, request: RequestCores) -> list[str]:
     """Return the workers that could take the lost part if they were idle."""
     per_core = SHARED_MAX if request.may_share else 1
-    workers = pool.accepting().items()
-    return [name for name, worker in workers if request.cores <= worker.total * per_core]
+    workers = pool.accepting()
+    return [
+        name
+        for name in pool.meeting(request.placement)
+        if request.cores <= workers[name].total * per_core
+    ]
+
+
+def _crowd_by_worker(
+    pool: CorePool, request: RequestCores, workers: Sequence[str]
+) -> dict[str, int]:
+    """Return for each worker how many cores its workflow has on workers of the same value of the
+    label over which it is spread; 0 for all if it is not spread."""
+    spread = request.placement.spread
+    if not spread:
+        return dict.fromkeys(workers, 0)
+    cores = cores_by_value(pool, request)
+    return {name: cores[pool.workers[name].labels[spread]] for name in workers}
 
 
 def _excluded(pool: CorePool, request: RequestCores) -> frozenset[str]:
@@ -236,28 +275,6 @@ def running_workflows(pool: CorePool, queue: RequestQueue) -> list[WorkflowOfJob
     held = [(held.attempt_id.job, held.attempt_id.workflow) for held in pool.held()]
     reserved = [request.workflow for request in _reserving(pool, queue)]
     return list(dict.fromkeys([*held, *reserved]))
-
-
-def spread_over_workers(cores: int, free: dict[str, int]) -> list[WorkerShare]:
-    """Divide `cores` over the fewest workers that have them free.
-
-    The emptiest workers come first; the last share goes to the fullest worker that fits, so
-    that workers with many free cores keep them for large parts. Ties are broken by name.
-    """
-    left = {name: count for name, count in free.items() if count > 0}
-    if sum(left.values()) < cores:
-        raise ValueError(f"{cores} cores do not fit into {sum(left.values())}")
-    shares = []
-    while cores:
-        fitting = [name for name, count in left.items() if count >= cores]
-        if fitting:
-            best = min(fitting, key=lambda name: (left[name], name))
-            shares.append(WorkerShare(best, cores))
-            break
-        largest = min(left, key=lambda name: (-left[name], name))
-        shares.append(WorkerShare(largest, left[largest]))
-        cores -= left.pop(largest)
-    return shares
 
 
 def _exclusive_jobs(pool: CorePool, queue: RequestQueue) -> set[str]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from hyperscale.jobs.messages import AnnounceCores, HeldCores
+from hyperscale.plan.placement import ANYWHERE, Placement, why_unmet
 
 
 class Reservation(NamedTuple):
@@ -130,6 +131,42 @@ class CorePool:
     def accepting(self) -> dict[str, AnnounceCores]:
         """Return the workers that accept work."""
         return {name: worker for name, worker in self.workers.items() if worker.accepts_work}
+
+    def meeting(self, placement: Placement) -> list[str]:
+        """Return the accepting workers whose labels meet a placement."""
+        workers = self.accepting()
+        return [name for name, worker in workers.items() if placement.is_met_by(worker.labels)]
+
+    def not_meeting(self, placement: Placement) -> frozenset[str]:
+        """Return the workers that must not get a part of this placement."""
+        if placement == ANYWHERE:
+            return frozenset()
+        return frozenset(self.workers).difference(self.meeting(placement))
+
+    def why_unmet(self, placement: Placement) -> str:
+        """Say that no worker which stays can ever meet a placement; empty if one can."""
+        if placement == ANYWHERE:
+            return ""
+        staying = [worker.labels for worker in self.workers.values() if not worker.draining]
+        if any(placement.is_met_by(labels) for labels in staying):
+            return ""
+        return why_unmet(placement, staying)
+
+    def size_of(self, workers: Iterable[str]) -> int:
+        """Cores of these workers, free or not."""
+        return sum(self.workers[name].total for name in workers)
+
+    def cores_of_workflow(self, worker: str, job: str, workflow: str) -> int:
+        """Return the cores, or executors, of a workflow on a worker, held or reserved."""
+        held = sum(
+            each.cores
+            for each in self.workers[worker].held
+            if (each.attempt_id.job, each.attempt_id.workflow) == (job, workflow)
+        )
+        reserved = self.reservations.on_worker(worker)
+        return held + sum(
+            each.cores for each in reserved if (each.job, each.workflow) == (job, workflow)
+        )
 
     def free(self) -> dict[str, int]:
         """Return the cores of each accepting worker that are neither held nor reserved."""

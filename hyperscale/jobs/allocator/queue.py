@@ -9,12 +9,13 @@ position in the queue and why it waits (`QueueSnapshot`).
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from hyperscale.jobs.allocator.pool import Reservations
+from hyperscale.jobs.allocator.pool import CorePool, Reservations
 from hyperscale.jobs.messages import ReleaseCores, RequestCores, RequestCoresReply
 from hyperscale.jobs.provisioner import RANK, SHARED_PER_WORKER_MAX, Claim, Provisioner
 from hyperscale.plan import Priority
+from hyperscale.plan.placement import ANYWHERE, Placement
 
 SETTLE_S = 0.03
 """Requests that arrive within this time of the first one are served together with it."""
@@ -165,13 +166,13 @@ class QueueSnapshot:
 
     places: list[Place]  # sorted
     first: QueuedRequest
-    pool_size: int
-    free: int
+    pool: CorePool
     exclusive: WorkflowOfJob | None  # must run alone, and has begun
     running: list[WorkflowOfJob]
     silent: list[str]  # workers that have not announced their cores
     certain_at_s: float  # from then on no grant of an earlier allocator can be unknown
     crowded: frozenset[str]  # jobs on whose cores no further workflow may run
+    _rooms: dict[Placement, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, place: Place) -> None:
         """Add a request that arrived after the snapshot was made."""
@@ -187,22 +188,29 @@ class QueueSnapshot:
 
     def why_waiting(self, request: QueuedRequest, now_s: float) -> str:
         """Say why the request waits; empty if it is about to be granted."""
-        reason = self._reason(request, now_s)
+        placement = request.message.placement
+        if self._room(placement)[0]:
+            reason = self._reason(request, now_s)
+        else:
+            reason = f"waits for a worker that has {placement.describe()} to take work"
         return f"{request.message.workflow} {reason}" if reason else ""
 
     # --- predicates of sentences whose subject is the workflow ------------------------------
 
     def _reason(self, request: QueuedRequest, now_s: float) -> str:
-        taken = self.pool_size - self.free
-        busy = f"{taken} of {self.pool_size} {'is' if taken == 1 else 'are'} busy"
+        placement = request.message.placement
+        size, free = self._room(placement)
+        taken = size - free
+        where = f" that have {placement.describe()}" if placement != ANYWHERE else ""
+        busy = f"{taken} of {size}{where} {'is' if taken == 1 else 'are'} busy"
         if request.message.is_recovery:
             return f"needs {_cores(request.message.cores)} on another worker, and {busy}"
         if self.exclusive is not None:
             return f"waits for the EXCLUSIVE {_name(self.exclusive)} to end"
         if request.is_exclusive and (reason := self._why_not_alone(now_s)):
             return reason
-        least, _ = Provisioner(self.pool_size).range_of(request.claim)
-        if least > self.free and not request.is_exclusive:
+        least, _ = Provisioner(size).range_of(request.claim)
+        if least > free and not request.is_exclusive:
             limit = (
                 f"; {SHARED_PER_WORKER_MAX} workflows share the cores of each worker of its job, "
                 "and no more may"
@@ -213,6 +221,16 @@ class QueueSnapshot:
         if self.first is request:
             return ""
         return f"waits behind {_name(self.first.workflow)}"
+
+    def _room(self, placement: Placement) -> tuple[int, int]:
+        """Return the cores of the workers that meet a placement, and how many of them are free."""
+        if placement not in self._rooms:
+            workers, free = self.pool.meeting(placement), self.pool.free()
+            self._rooms[placement] = (
+                self.pool.size_of(workers),
+                sum(free[name] for name in workers),
+            )
+        return self._rooms[placement]
 
     def _why_not_alone(self, now_s: float) -> str:
         """Say what keeps an exclusive workflow from getting the pool; empty if nothing does."""

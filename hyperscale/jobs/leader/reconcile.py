@@ -237,6 +237,7 @@ class Reconciler:
             priority=plan.priority,
             is_test=plan.is_test,
             vus=min(plan.vus, _cores_left(job) or plan.vus),
+            placement=plan.placement,
         )
 
     def _request(

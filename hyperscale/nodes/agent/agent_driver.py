@@ -30,6 +30,7 @@ from hyperscale.jobs.messages import (
 from hyperscale.membership.events import MemberChanged, MemberDied, MemberState
 from hyperscale.nodes.agent.agent_metrics import LoadCounts, agent_metrics
 from hyperscale.nodes.agent.executors import UsageMeter, WorkerExecutors
+from hyperscale.nodes.agent.machine import labels_of
 from hyperscale.nodes.agent.manager_links import CoreAnnouncer, ManagerLinks, fit
 from hyperscale.nodes.agent.storage import BundleFetcher, WorkerStorage, fetch_secrets
 from hyperscale.nodes.member import MemberNode, NodeService
@@ -63,6 +64,8 @@ class AgentDriver(NodeService):
             incarnation=member.server.local.incarnation,
             cores=cores,
             now_s=now_s(),
+            labels=labels_of(member.config, member.node_id),
+            reserved=member.config.worker.reserved_cores,
         )
         self._hand_over_s = config.stop_s * _HAND_OVER_SHARE
         self._member = member

@@ -109,28 +109,32 @@ class AllocatorDriver:
         else:
             self._peers.send(self._ledger.leader_of(MANAGEMENT), release)
 
-    async def room(self, *, until_s: float) -> GetQueueRoomReply:
-        """Return how many more workflows may wait for cores.
+    async def room(self, request: GetQueueRoom, *, until_s: float) -> GetQueueRoomReply:
+        """Return how many more workflows may wait for cores, and which placement is never met.
 
         If no allocator can be reached until `until_s`, there is room: the job leader then waits
         until an allocator takes its request.
         """
         loop = asyncio.get_running_loop()
         while not self.allocator.is_leading:
-            reply = await self._call(GetQueueRoom(), GetQueueRoomReply)
+            reply = await self._call(request, GetQueueRoomReply)
             if reply is not None:
                 return reply
             if loop.time() + _ROOM_AGAIN_S >= until_s:
                 return GetQueueRoomReply(room=1)
             await asyncio.sleep(_ROOM_AGAIN_S)
-        return self.room_here()
+        return self.room_here(request)
 
     # -- messages of other nodes ------------------------------------------------------------
 
-    def room_here(self) -> GetQueueRoomReply:
+    def room_here(self, request: GetQueueRoom) -> GetQueueRoomReply:
         if not self.allocator.is_leading:
             raise RemoteError("this manager does not grant cores", code=RemoteErrorCode.MOVED)
-        return GetQueueRoomReply(room=self.allocator.room, waiting=self.allocator.waiting)
+        return GetQueueRoomReply(
+            room=self.allocator.room,
+            waiting=self.allocator.waiting,
+            unmet=self.allocator.why_unmet(request.placements),
+        )
 
     def cores_announced(self, call: InboundCall, cores: AnnounceCores) -> AnnounceCoresReply | None:
         self.feed(cores)

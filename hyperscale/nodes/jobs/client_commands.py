@@ -14,6 +14,7 @@ from hyperscale.client.messages import (
     GetJob,
     GetJobOfKey,
     GetJobOfKeyReply,
+    GetQueueRoom,
     SubmitJob,
     SubmitJobReply,
 )
@@ -50,6 +51,8 @@ from hyperscale.wire.roles import Role
 from hyperscale.wire.versions import AboveVersionError
 
 _RETRY_S = 5.0
+_PLACEMENTS_ASKED = 40  # as many as fit into one message; others wait for a worker
+_LABELS_HINT = "'hyperscale workers' shows the labels of each worker"
 _COMMIT_S = 2.0  # kept back for the commit, of the time to answer a submission
 
 
@@ -123,10 +126,8 @@ class ClientCommands:
         if len(job.secrets) > SECRETS_BYTES_MAX:
             error = f"the secret parameters have {len(job.secrets):,} bytes"
             return replace(refused, code=Code.INVALID, error=error)
-        room = await self._allocator.room(until_s=call.deadline_s - _COMMIT_S)
-        if room.room <= 0 and not await self._is_repeated(call, job.key):
-            error = capacity_exceeded(room.waiting)
-            return replace(refused, code=Code.CAPACITY, error=error, retry_after_s=_RETRY_S)
+        if (full := await self._no_room(call, job)) is not None:
+            return full
         node = self._routing.node
         voters = self._ledger.voters_of(self._ledger.owner_of(job.key))
         is_kept = True
@@ -142,6 +143,20 @@ class ClientCommands:
                 code=RemoteErrorCode.UNAVAILABLE,
             )
         return None
+
+    async def _no_room(self, call: InboundCall, job: SubmitJob) -> SubmitJobReply | None:
+        """Refuse a job that would find the queue full, or that no known worker could ever run; one
+        that was submitted before takes no room."""
+        placements = dict.fromkeys(workflow.placement for workflow in job.plan.workflows)
+        asked = GetQueueRoom(placements=list(placements)[:_PLACEMENTS_ASKED])
+        room = await self._allocator.room(asked, until_s=call.deadline_s - _COMMIT_S)
+        if (room.room > 0 and not room.unmet) or await self._is_repeated(call, job.key):
+            return None
+        refused = SubmitJobReply(accepted=False)
+        if room.unmet:
+            return replace(refused, code=Code.INVALID, error=room.unmet, hint=_LABELS_HINT)
+        error = capacity_exceeded(room.waiting)
+        return replace(refused, code=Code.CAPACITY, error=error, retry_after_s=_RETRY_S)
 
     def _wrong_place(self, job: SubmitJob) -> str | None:
         """Return why a job for gates cannot run here; None for any other job."""

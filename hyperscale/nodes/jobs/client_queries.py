@@ -250,6 +250,8 @@ def _worker_row(member: Member, announced: AnnounceCores | None) -> WorkerRow:
         free=free,
         is_draining=metadata is not None and metadata.is_draining,
         unfit=() if announced is None else announced.unfit,
+        labels={} if announced is None else announced.labels,
+        reserved=0 if announced is None else announced.reserved,
         attempts=[
             WorkerAttempt(**asdict(each.attempt_id), cores=each.cores, is_shared=each.shared)
             for each in held

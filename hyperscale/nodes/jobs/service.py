@@ -232,7 +232,7 @@ _OF_NODES: dict[type[Struct], _Handle] = {
     ),
     messages.ReleaseCores: lambda parts, _, release: parts.allocator.feed(release),
     messages.RequestCoresReply: lambda parts, *message: parts.allocator.grant_received(*message),
-    client_messages.GetQueueRoom: lambda parts, *_message: parts.allocator.room_here(),
+    client_messages.GetQueueRoom: lambda parts, _call, asked: parts.allocator.room_here(asked),
 }
 _OF_CLIENTS: dict[type[Struct], _Handle] = {
     client_messages.SubmitJob: lambda parts, *message: parts.commands.submit(*message),

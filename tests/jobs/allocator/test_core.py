@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from hyperscale.jobs.allocator.core import FREED_S, REBUILD_S
 from hyperscale.jobs.allocator.events import LostAllocator
-from hyperscale.jobs.allocator.grants import RECOVERED_AT_ONCE, spread_over_workers
+from hyperscale.jobs.allocator.grants import RECOVERED_AT_ONCE
+from hyperscale.jobs.allocator.placement import spread_over_workers
 from hyperscale.jobs.allocator.queue import AGE_S, RESERVE_S, SETTLE_S, TOGETHER_S
 from hyperscale.jobs.messages import (
     SHARED_MAX,
