@@ -3,12 +3,20 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from hyperscale.reporting.results import RunStatus
 from tests.cluster.test_load_changes import until_more, until_quiet, until_users
-from tests.lab.cluster import Cluster, leader_of, running, running_cluster
+from tests.lab.cluster import (
+    Cluster,
+    assert_exact,
+    leader_of,
+    running,
+    running_cluster,
+    users,
+)
 from tests.lab.loops import on_loop
 
 SHAPE = ("--gates", "3", "--datacenters", "2", "--managers", "1", "--workers", "1")
@@ -42,6 +50,40 @@ def test_a_job_submitted_with_dir_runs_in_all_datacenters(cluster: Cluster) -> N
     (job,) = done.stdout.split()[1:2]
     assert "completed" in cluster.run("jobs", *where).stdout
     assert cluster.run("results", job, *where).returncode == 0
+
+
+def failing_later(cluster: Cluster, switch: Path, *, vus: int) -> Path:
+    """Write a test whose requests fail once a file exists, with a threshold that ends it then."""
+    return cluster.write(f"""
+import os
+
+class Load(Workflow):
+    vus = {vus}
+    duration = "120s"
+    thresholds = {{"errors": {{"limit": "<5%", "abort_on_fail": True}}}}
+
+    @step()
+    async def get(self) -> HTTPResponse:
+        path = "/status/500" if os.path.exists({str(switch)!r}) else "/delay/20"
+        await asyncio.sleep(0.02)
+        return await self.client.http.get("URL_" + path)
+""")
+
+
+@on_loop
+async def test_a_joint_threshold_ends_the_job_in_all_datacenters(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    switch = tmp_path / "fail"
+    async with cluster.client() as client:
+        job = await client.submit_job(failing_later(cluster, switch, vus=4), datacenter_count=2)
+        await running(client, cluster, job, 20)
+        switch.touch()
+        final = await client.wait_for_completion(job, timeout=60)
+    assert (final.status, final.result.aborted_by) == ("failed", "Load")
+    assert "stopped by the threshold of Load" in final.reason
+    assert users(cluster) == 0
+    assert_exact(cluster, final.result)
 
 
 def test_the_cluster_file_names_the_datacenter_of_each_node(cluster: Cluster) -> None:
