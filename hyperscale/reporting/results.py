@@ -330,7 +330,7 @@ class DatacenterResult(Struct, frozen=True, kw_only=True):
     # Its result came after the job had ended: it is in no total.
     late: bool = False
     replaces: str = ""  # The datacenter that refused this part; empty if it is the first choice.
-    replaced_by: str = ""  # The datacenter that got its part because it refused.
+    replaced_by: str = ""  # The datacenters that got its part because it refused.
     # Every workflow, with the users and the figures of this datacenter. Thresholds are judged over
     # all datacenters.
     workflows: list[WorkflowResult] = []

@@ -9,14 +9,13 @@ from hyperscale.gates.committed.events import (
     GlobalLoadChanged,
     GlobalOptions,
 )
-from hyperscale.gates.datacenters.monitor import DatacenterView
 from hyperscale.gates.messages import (
     AssignJob,
     AssignmentAnswer,
     ChangeAssignment,
     StartAssignment,
 )
-from hyperscale.gates.owner.events import DatacenterRemoved
+from hyperscale.gates.owner.events import DatacentersRemoved
 from hyperscale.gates.results import merged_record, unheard_load
 from hyperscale.gates.slices import split_plan
 from hyperscale.jobs.committed.events import Code
@@ -26,6 +25,7 @@ from hyperscale.plan.changes import ChangeKind, LoadChange
 from tests.gates.global_jobs import OwnedJobs
 from tests.gates.test_owner import running
 from tests.gates.test_routing import view
+from tests.gates.test_vacancies import with_cores
 from tests.lab.job_builders import plan, report, workflow
 
 PAUSE = LoadChange(id="pause", kind=ChangeKind.PAUSE)
@@ -50,15 +50,9 @@ def delivered(jobs: OwnedJobs) -> dict[str, list[LoadChange]]:
     }
 
 
-def _with_cores(name: str, cores: int) -> DatacenterView:
-    seen = view(name)
-    assert seen.figures is not None
-    return replace(seen, figures=replace(seen.figures, total_cores=cores))
-
-
 def test_a_scale_is_split_over_datacenters_by_their_shares() -> None:
     jobs = OwnedJobs()
-    jobs.see(_with_cores("east", 6), _with_cores("west", 2))
+    jobs.see(with_cores("east", 6), with_cores("west", 2))
     job = jobs.submit(GlobalOptions(datacenter_count=2), plan(workflow("Load", vus=8)))
     jobs.answer()
     assert changed(jobs, job, scale(100)) is Code.OK
@@ -147,7 +141,7 @@ def test_the_part_of_a_removed_datacenter_goes_on_with_its_changes() -> None:
     changed(jobs, job, scale(60))
     jobs.answer()
     jobs.see(view("north"))
-    jobs._take(DatacenterRemoved("west"))
+    jobs._take(DatacentersRemoved(frozenset({"west"})))
     jobs.answer()
     assert {name: each[0].vus for name, each in delivered(jobs).items()} == {"north": 30}
 
@@ -183,7 +177,7 @@ def test_changes_are_in_the_merged_results() -> None:
     jobs.run(1.0)
     changed(jobs, job, PAUSE)
     jobs.answer()
-    jobs._take(DatacenterRemoved("west"))
+    jobs._take(DatacentersRemoved(frozenset({"west"})))
     jobs.run(1.0)
     (scaled, paused) = merged_record(jobs.job(job)).workflows["Load"].changes
     assert (scaled.kind, scaled.target, scaled.by) == (ChangeKind.SCALE, 400.0, "ann")

@@ -25,7 +25,7 @@ from hyperscale.gates.messages import (
     ReportAssignmentReply,
     StartAssignment,
 )
-from hyperscale.gates.owner.events import AssignmentAnswered, DatacenterRemoved
+from hyperscale.gates.owner.events import AssignmentAnswered, DatacentersRemoved
 from hyperscale.gates.results import merged_record
 from hyperscale.jobs.committed.events import JobOptions, JobStatus
 from hyperscale.jobs.committed.outcome import outcome_of
@@ -429,7 +429,7 @@ def test_a_failed_datacenter_stops_the_others_only_if_it_is_all_or_nothing(
 
 def test_a_removed_datacenter_is_lost_at_once() -> None:
     jobs, job = running("east", "west")
-    jobs._take(DatacenterRemoved("east"))
+    jobs._take(DatacentersRemoved(frozenset({"east"})))
     lost = jobs.job(job).assignment("east")
     assert lost is not None
     assert (lost.status, lost.reason) == (AssignmentStatus.LOST, "east was removed")
@@ -506,7 +506,7 @@ def test_what_a_lost_datacenter_reported_counts_and_the_rest_is_a_gap() -> None:
             job=job, datacenter=each.datacenter, status=JobStatus.RUNNING, reports=[data]
         )
         jobs.report(update)
-    jobs._take(DatacenterRemoved("east"))
+    jobs._take(DatacentersRemoved(frozenset({"east"})))
     lost = jobs.job(job).assignment("east")
     assert lost is not None
     merged = merged_record(jobs.job(job))
@@ -522,14 +522,14 @@ def test_a_job_that_never_started_leaves_no_gap_in_a_datacenter_that_is_removed(
     jobs = OwnedJobs("east", "west")
     job = jobs.submit(BOTH, plan(workflow("Load", vus=10)))
     jobs.answer()
-    jobs._take(DatacenterRemoved("east"))
+    jobs._take(DatacentersRemoved(frozenset({"east"})))
     assert outcome_of(merged_record(jobs.job(job))).gaps == []
 
 
 def test_a_result_after_the_end_of_the_job_is_shown_and_is_in_no_total() -> None:
     jobs, job = running("east", "west")
     jobs.report(result(job, "west"))
-    jobs._take(DatacenterRemoved("east"))
+    jobs._take(DatacentersRemoved(frozenset({"east"})))
     record = jobs.job(job)
     assert record.has_ended
     late = DatacenterFinished(
@@ -543,7 +543,7 @@ def test_a_result_after_the_end_of_the_job_is_shown_and_is_in_no_total() -> None
 
 def test_a_datacenter_that_the_gates_gave_up_on_is_told_to_end_its_part() -> None:
     jobs, job = running("east", "west")
-    jobs._take(DatacenterRemoved("east"))
+    jobs._take(DatacentersRemoved(frozenset({"east"})))
     jobs.replies.clear()
     jobs.report(ReportAssignment(job=job, datacenter="east", status=JobStatus.RUNNING))
     jobs.report(ReportAssignment(job=job, datacenter="west", status=JobStatus.RUNNING))

@@ -61,14 +61,17 @@ class DatacenterShare(Struct, frozen=True, kw_only=True):
 class DatacentersAssigned(Struct, tag="assigned", frozen=True, kw_only=True):
     """Datacenters get their parts of the job. Committed before any of them hears of it.
 
-    With `replaces` one datacenter gets the part of another that has definitely refused it, was
-    removed, or gave it back from its queue.
+    With `replaces` others get the part of a datacenter that has definitely refused it, was removed,
+    or gave it back from its queue: one that had no part, if there is a share, and those that have
+    one, which grow by what they are `given`.
     """
 
     job: str
     shares: list[DatacenterShare]
     routing: DatacenterChoice | None = None
     replaces: str = ""
+    given: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Datacenter -> workflow -> users, or iterations per second, of a part that was split."""
 
 
 class AssignmentAccepted(Struct, tag="accepted", frozen=True, kw_only=True):

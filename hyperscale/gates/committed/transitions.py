@@ -34,11 +34,13 @@ from hyperscale.gates.committed.state import (
     Withdrawal,
 )
 from hyperscale.gates.slices import PlanShare
+from hyperscale.gates.vacancies import target_of
 from hyperscale.jobs.committed.events import Code, JobStatus
 from hyperscale.jobs.committed.job_table import Refuse
 from hyperscale.jobs.committed.state import JOB_ENDS, Stop
 from hyperscale.jobs.committed.transitions import CHANGES_MAX
-from hyperscale.plan.changes import LoadChange, applied
+from hyperscale.plan import WorkflowPlan
+from hyperscale.plan.changes import ChangeKind, LoadChange, applied
 
 DATACENTERS_MAX = 100
 _STOPS = (JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.TIMEOUT)
@@ -46,21 +48,23 @@ _STOPS = (JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.TIMEOUT)
 
 def assigned(job: GlobalJob, event: DatacentersAssigned, now_ms: int) -> bool:
     names = [share.datacenter for share in event.shares]
-    if all(job.assignment(name) is not None for name in names):
+    if names and all(job.assignment(name) is not None for name in names):
         return False
     if job.stop is not None:
         raise Refuse(Code.CANCELLING, f"global job {job.id} is being cancelled")
-    if not names or len(set(names)) != len(names) or any(map(job.assignment, names)):
+    is_empty = not names and not event.given
+    if is_empty or len(set(names)) != len(names) or any(map(job.assignment, names)):
         raise Refuse(Code.INVALID, f"datacenters of {job.id} are assigned twice: {names}")
     if len(job.assignments) + len(names) > DATACENTERS_MAX:
         raise Refuse(Code.INVALID, f"more than {DATACENTERS_MAX} datacenters for {job.id}")
     replaced = _replaced(job, event, names)
+    grown = _grown(job, event, names)
     for share in event.shares:
         if set(share.workflows) != {workflow.name for workflow in job.plan.workflows}:
             raise Refuse(Code.INVALID, f"the share of {share.datacenter} has other workflows")
     earlier = [each for made in job.changes for each in by_workflow(made.change, made.targets)]
     if replaced is not None:
-        earlier = replaced.changes.all
+        earlier = _inherited(job, event, replaced, names)
     changes = _split(job, earlier, [share.workflows for share in event.shares])
     for share, mine in zip(event.shares, changes, strict=True):
         job.assignments.append(
@@ -74,7 +78,9 @@ def assigned(job: GlobalJob, event: DatacentersAssigned, now_ms: int) -> bool:
             )
         )
     if replaced is not None:
-        replaced.replaced_by = names[0]
+        replaced.replaced_by = ", ".join([*names, *(part.datacenter for part in grown)])
+        for part in grown:
+            part.changes.all += _growth(job, event, replaced, part)
     job.routing = job.routing or event.routing  # the choice of the job, not of a replacement
     if job.status is JobStatus.SUBMITTED:
         job.become(JobStatus.DISPATCHING)
@@ -92,9 +98,67 @@ def _replaced(
     found = job.assignment(event.replaces)
     if found is None or not found.is_vacant:
         raise Refuse(Code.TERMINAL, f"{event.replaces} may run {job.id}, or is replaced")
-    if len(names) != 1:
-        raise Refuse(Code.INVALID, f"{len(names)} datacenters cannot replace one")
+    if len(names) > 1:
+        raise Refuse(Code.INVALID, f"{len(names)} new datacenters cannot replace one")
     return found
+
+
+def _grown(
+    job: GlobalJob, event: DatacentersAssigned, names: list[str]
+) -> list[DatacenterAssignment]:
+    """Return the parts that get some of another one."""
+    grown = [_assignment(job, name) for name in event.given if name not in names]
+    if ended := [part.datacenter for part in grown if part.has_ended]:
+        raise Refuse(Code.TERMINAL, f"{ended[0]} has ended its part of {job.id}")
+    workflows = {workflow.name for workflow in job.plan.workflows}
+    if any(set(given) - workflows for given in event.given.values()):
+        raise Refuse(Code.INVALID, f"{job.id} has no such workflow to split")
+    return grown
+
+
+def _growth(
+    job: GlobalJob,
+    event: DatacentersAssigned,
+    replaced: DatacenterAssignment,
+    part: DatacenterAssignment,
+) -> list[LoadChange]:
+    """Return the changes that bring a part to its share of another one as well."""
+    # Two parts may become vacant at once, so what a part has by now counts, not what it had.
+    return [
+        _scaled_to(
+            workflow,
+            more + target_of(part.workflows[workflow.name], workflow.name, part.changes.all),
+            replaced.datacenter,
+        )
+        for workflow in job.plan.workflows
+        if (more := event.given[part.datacenter].get(workflow.name, 0.0)) > 0
+    ]
+
+
+def _inherited(
+    job: GlobalJob, event: DatacentersAssigned, replaced: DatacenterAssignment, names: list[str]
+) -> list[LoadChange]:
+    """Return the changes of a replaced part for the datacenter that takes it, or some of it."""
+    given = event.given.get(names[0]) if names else None
+    if given is None:
+        return replaced.changes.all
+    scaled = {each.workflow for each in replaced.changes.all if each.kind is ChangeKind.SCALE}
+    return [each for each in replaced.changes.all if each.kind is not ChangeKind.SCALE] + [
+        _scaled_to(workflow, given[workflow.name], replaced.datacenter)
+        for workflow in job.plan.workflows
+        if workflow.name in scaled
+    ]
+
+
+def _scaled_to(workflow: WorkflowPlan, target: float, replaced: str) -> LoadChange:
+    return LoadChange(
+        id=f"part of {replaced}/{workflow.name}",
+        kind=ChangeKind.SCALE,
+        workflow=workflow.name,
+        vus=None if workflow.is_open else round(target),
+        rate=target if workflow.is_open else None,
+        by=f"the part of {replaced}",
+    )
 
 
 def accepted(job: GlobalJob, event: AssignmentAccepted, now_ms: int) -> bool:  # noqa: ARG001 -- one signature

@@ -39,8 +39,8 @@ from hyperscale.gates.owner.events import (
     AnswerDatacenter,
     AssignmentAnswered,
     BecameOwner,
-    DatacenterRemoved,
     DatacenterReported,
+    DatacentersRemoved,
     DatacentersSeen,
     GlobalEventApplied,
     GlobalProposalFailed,
@@ -82,7 +82,7 @@ class GlobalJobOwner:
             GlobalEventApplied: self._applied,
             GlobalProposalFailed: lambda failed: self.state.proposal_failed(failed.event),
             DatacentersSeen: self._datacenters_seen,
-            DatacenterRemoved: self._datacenter_removed,
+            DatacentersRemoved: self._datacenters_removed,
             AssignmentAnswered: self._answered,
             DatacenterReported: self._reported,
             Tick: self._tick,
@@ -136,12 +136,10 @@ class GlobalJobOwner:
     def _datacenters_seen(self, seen: DatacentersSeen) -> None:
         self.state.datacenters.seen(seen.views, seen.local)
 
-    def _datacenter_removed(self, removed: DatacenterRemoved) -> None:
+    def _datacenters_removed(self, removed: DatacentersRemoved) -> None:
+        self.state.datacenters.removed = removed.datacenters
         for job in list(self._machine.jobs()):
-            assignment = job.assignment(removed.datacenter)
-            if assignment is not None and not assignment.has_ended:
-                reason = f"{removed.datacenter} was removed"
-                self._reconciler.lose(job, assignment, reason, is_removed=True)
+            self._guard(job)
 
     def _answered(self, event: AssignmentAnswered) -> None:
         state, command, reply = self.state, event.command, event.reply

@@ -17,6 +17,7 @@ class DatacenterTable:
         self.views: Mapping[str, DatacenterView] = {}
         self.local = Coordinate()
         self.rtts_s: dict[str, float] = {}
+        self.removed: frozenset[str] = frozenset()  # for good, by an operator
         self._cooling_until_s: dict[str, float] = {}
         self._under_way: dict[str, list[tuple[float, int]]] = {}  # until when, cores
 

@@ -33,7 +33,7 @@ class OwnerTimeouts(Struct, frozen=True, kw_only=True):
     under_way_s: float = 10.0  # how long an assignment may take to show in the figures
     stuck_s: float = 180.0  # no datacenter of a job heard for so long
     start_in_s: float = 0.2  # from the order to the start
-    thresholds_s: float = 1.0
+    thresholds_s: float = 0.5
     breaker_failures: int = 5
     breaker_open_s: float = 30.0
     breaker_successes: int = 3
@@ -74,10 +74,10 @@ class DatacentersSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class DatacenterRemoved:
-    """An operator removed a datacenter for good: nothing runs there any more."""
+class DatacentersRemoved:
+    """Operators removed these datacenters for good, and no others: nothing runs there any more."""
 
-    datacenter: str
+    datacenters: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ OwnerEvent = (
     | GlobalEventApplied
     | GlobalProposalFailed
     | DatacentersSeen
-    | DatacenterRemoved
+    | DatacentersRemoved
     | AssignmentAnswered
     | DatacenterReported
     | Tick

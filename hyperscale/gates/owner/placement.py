@@ -7,6 +7,8 @@ from hyperscale.gates.committed.events import (
 )
 from hyperscale.gates.committed.state import DatacenterAssignment, GlobalJob, Withdrawal
 from hyperscale.gates.datacenters.health import DatacenterHealth
+from hyperscale.gates.datacenters.monitor import DatacenterView, Reachability
+from hyperscale.gates.datacenters.registry import DatacenterState
 from hyperscale.gates.datacenters.routing import (
     DatacenterChoice,
     RoutingRefusal,
@@ -21,6 +23,7 @@ from hyperscale.gates.slices import (
     whole_plan,
     without_rows,
 )
+from hyperscale.gates.vacancies import Targets, VacancySplit, split_vacancy, target_of
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.plan import Plan
 
@@ -78,9 +81,10 @@ class DatacenterPlacement:
         self,
         job: GlobalJob,
         shares: dict[str, PlanShare],
-        decision: DatacenterChoice,
+        decision: DatacenterChoice | None,
         *,
         replaces: str = "",
+        given: dict[str, Targets] | None = None,
     ) -> None:
         self._state.propose(
             DatacentersAssigned(
@@ -91,6 +95,11 @@ class DatacenterPlacement:
                 ],
                 routing=decision,
                 replaces=replaces,
+                given={
+                    name: amounts
+                    for name, amounts in (given or {}).items()
+                    if any(amounts.values())
+                },
             )
         )
 
@@ -101,19 +110,56 @@ class DatacenterPlacement:
         An assignment with an unknown outcome is never replaced: it may be running."""
         if job.options.datacenters and not job.options.fallback:
             return frozenset()
-        replacing = set()
-        for vacant in job.assignments:
-            if vacant.is_vacant:
-                taken = frozenset(each.datacenter for each in job.assignments)
-                decision = self.route(job.key, job.options, instead_of=taken)
-                if isinstance(decision, DatacenterChoice):
-                    workflows = vacant.workflows
-                    if job.started_ms and vacant.withdrawn is Withdrawal.REMOVED:
-                        workflows = without_rows(job.plan, workflows)
-                    share = {decision.primary[0]: workflows}
-                    self._propose_shares(job, share, decision, replaces=vacant.datacenter)
-                    replacing.add(vacant.datacenter)
-        return frozenset(replacing)
+        vacant = [each for each in job.assignments if each.is_vacant]
+        return frozenset(each.datacenter for each in vacant if self._fill(job, each))
+
+    def _fill(self, job: GlobalJob, vacant: DatacenterAssignment) -> bool:
+        """Give a vacant part to one datacenter that has none, to those that have one, or to both.
+        Return False if nobody can take it."""
+        taken = frozenset(each.datacenter for each in job.assignments)
+        decision = self.route(job.key, job.options, instead_of=taken)
+        choice = decision if isinstance(decision, DatacenterChoice) else None
+        spare = None if choice is None else choice.primary[0]
+        split = self._split_anew(job, vacant, spare)
+        if split is None and spare is None:
+            return False
+        share = self._whole(job, vacant) if split is None else split.spare
+        self._propose_shares(
+            job,
+            {} if spare is None or share is None else {spare: share},
+            choice,
+            replaces=vacant.datacenter,
+            given={} if split is None else split.given,
+        )
+        return True
+
+    def _whole(self, job: GlobalJob, vacant: DatacenterAssignment) -> PlanShare:
+        may_have_run = job.started_ms and vacant.withdrawn is Withdrawal.REMOVED
+        return without_rows(job.plan, vacant.workflows) if may_have_run else vacant.workflows
+
+    def _split_anew(
+        self, job: GlobalJob, vacant: DatacenterAssignment, spare: str | None
+    ) -> VacancySplit | None:
+        """Split a vacant part by capacity; None if it goes to the spare datacenter as it is."""
+        is_recalled = vacant.withdrawn is Withdrawal.RECALLED  # because the spare one has cores
+        if job.options.vus_per_datacenter or (is_recalled and spare is not None):
+            return None
+        views = self._state.datacenters.views
+        parts = {
+            each.datacenter: {
+                name: target_of(share, name, each.changes.all)
+                for name, share in each.workflows.items()
+            }
+            for each in job.open_assignments()
+            if each.withdrawn is None and _can_take_more(views.get(each.datacenter))
+        }
+        cores = {
+            name: view.figures.total_cores
+            for name, view in views.items()
+            if view.figures is not None
+        }
+        changes = vacant.changes.all
+        return split_vacancy(job.plan, (vacant.workflows, changes), parts, cores, spare=spare)
 
     def spills_over(
         self, job: GlobalJob, progress: GlobalProgress, assignment: DatacenterAssignment
@@ -132,3 +178,14 @@ class DatacenterPlacement:
             isinstance(decision, DatacenterChoice)
             and decision.worst_health is DatacenterHealth.HEALTHY
         )
+
+
+def _can_take_more(view: DatacenterView | None) -> bool:
+    """Return True if a datacenter that runs a part can take some of another one."""
+    return (
+        view is not None
+        and view.figures is not None
+        and view.reachability is Reachability.REACHABLE
+        and view.state is DatacenterState.ACTIVE
+        and view.health is not DatacenterHealth.UNHEALTHY
+    )

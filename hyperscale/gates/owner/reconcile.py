@@ -72,9 +72,11 @@ class GlobalReconciler:
         self, job: GlobalJob, progress: GlobalProgress, assignment: DatacenterAssignment
     ) -> None:
         state = self._state
-        if self._is_lost(job, progress, assignment):
+        if assignment.datacenter in state.datacenters.removed:
+            self._lose(job, assignment, f"{assignment.datacenter} was removed", is_removed=True)
+        elif self._is_lost(job, progress, assignment):
             reason = f"not heard for {job.options.lost_after_s:g} s after its own deadline"
-            self.lose(job, assignment, reason)
+            self._lose(job, assignment, reason)
         elif job.stop is not None:
             self._deliver_cancel(job, assignment, job.stop.reason, job.stop.status)
         elif assignment.withdrawn is Withdrawal.RECALLED:
@@ -187,7 +189,7 @@ class GlobalReconciler:
 
     # --- ending -----------------------------------------------------------------------------
 
-    def lose(
+    def _lose(
         self,
         job: GlobalJob,
         assignment: DatacenterAssignment,

@@ -208,9 +208,9 @@ class GlobalOwners:
 
     def datacenters_removed(self) -> None:
         """Have every owner give up what it assigned to datacenters that were removed."""
-        for name in self._removed():
-            for driver in self._drivers.values():
-                driver.feed(owner_events.DatacenterRemoved(name))
+        removed = owner_events.DatacentersRemoved(frozenset(self._removed()))
+        for driver in self._drivers.values():
+            driver.feed(removed)
 
     def owned(self) -> list[GlobalJob]:
         """Return the jobs of the groups that this gate leads, also ended ones that are kept."""
