@@ -15,6 +15,7 @@ from hyperscale.gates.messages import (
     AssignmentCommand,
     AssignmentReply,
     CancelAssignment,
+    ChangeAssignment,
     DeliverAssignmentResult,
     ReportAssignment,
     StartAssignment,
@@ -28,8 +29,10 @@ from hyperscale.gates.reporter import (
     ReporterEvent,
     ResultSettled,
     SendToGate,
+    StopAssignment,
 )
 from hyperscale.jobs.committed.events import JobStatus, payload_digest
+from hyperscale.plan.changes import ChangeKind, LoadChange
 from hyperscale.sansio.core import Tick
 from tests.simulation import network
 
@@ -60,15 +63,23 @@ class LocalJob:
     """A datacenter's part of a global job, as committed there."""
 
     command: AssignJob
+    queued_until_s: float
     ready_s: float
     deadline_s: float
     will_fail: bool
+    vus: int
     started_s: float | None = None  # when the load begins
+    ended_s: float = 0.0
     cancel: CancelAssignment | None = None
     ended_as: JobStatus | None = None
     reason: str = ""
     requests: int = 0
     is_settled: bool = False  # the gates have the result
+    changes: list[LoadChange] = field(default_factory=list)
+    is_paused: bool = False
+    place_s: float = 0.0  # how much of its duration is over
+    user_s: float = 0.0
+    _until_s: float = 0.0  # up to when the load is accounted for
 
     @property
     def job(self) -> str:
@@ -79,8 +90,34 @@ class LocalJob:
         return sum(each.duration_s for each in self.command.plan.workflows)
 
     @property
-    def vus(self) -> int:
-        return sum(each.vus for each in self.command.plan.workflows)
+    def ends_s(self) -> float | None:
+        """When its load is over, as things are."""
+        if self.started_s is None or self.is_paused:
+            return None
+        return max(self._until_s, self.started_s) + self.duration_s - self.place_s
+
+    def advance(self, now_s: float) -> None:
+        """Account for the load up to now."""
+        elapsed_s = now_s - self._until_s
+        if self.is_paused:
+            self.deadline_s += elapsed_s
+        elif self.started_s is not None:
+            ran_s = max(0.0, now_s - max(self._until_s, self.started_s))
+            ran_s = min(ran_s, self.duration_s - self.place_s)
+            self.place_s += ran_s
+            self.user_s += ran_s * self.vus
+        self._until_s = now_s
+
+    def change(self, change: LoadChange, now_s: float) -> None:
+        """Take a change, unless it is known."""
+        if any(each.id == change.id for each in self.changes):
+            return
+        self.advance(now_s)
+        self.changes.append(change)
+        if change.kind is ChangeKind.SCALE:
+            self.vus = change.vus or 0
+        else:
+            self.is_paused = change.kind is ChangeKind.PAUSE
 
 
 @dataclass
@@ -169,11 +206,16 @@ class DatacenterProgram:
             reason = "its key was used for another submission"
             return AssignmentReply(answer=AssignmentAnswer.REFUSED, reason=reason)
         if isinstance(command, StartAssignment) and known.started_s is None:
+            known.advance(now_s)
             known.started_s = now_s + command.start_in_ms / 1000
+            known.place_s = min(command.elapsed_s, known.duration_s)
             if known.ended_as is None and known.cancel is None:
                 self.setup.target.begin(self.host.address, known)
         elif isinstance(command, CancelAssignment) and known.cancel is None:
             known.cancel = command
+        elif isinstance(command, ChangeAssignment) and known.ended_as is None:
+            for change in command.changes:
+                known.change(change, now_s)
         self._run(known, now_s)
         self._update(known, now_s)
         return AssignmentReply(answer=AssignmentAnswer.OK, local_job=f"local-{command.job}")
@@ -185,17 +227,22 @@ class DatacenterProgram:
             never.setdefault(command.job, AssignmentAnswer.NEVER_RAN)
         if command.job in never:
             return AssignmentReply(answer=never[command.job], reason="it will never run here")
-        if isinstance(command, StartAssignment) or rng.random() < plan.retries:
+        if not isinstance(command, AssignJob) or rng.random() < plan.retries:
             return AssignmentReply(answer=AssignmentAnswer.RETRY, reason="not now")
         if rng.random() < plan.refusals:
             # Committed: the same command may still be on its way, and must not run it after all.
             never[command.job] = AssignmentAnswer.REFUSED
             return AssignmentReply(answer=AssignmentAnswer.REFUSED, reason="no room")
+        waits_s = rng.choice((4.0, 15.0, 40.0)) if rng.random() < plan.queues else 0.0
+        prepares_s = 2.0 * rng.random() + (8.0 if rng.random() < plan.unready else 0.0)
         job = LocalJob(
             command,
-            ready_s=now_s + 2.0 * rng.random(),
+            queued_until_s=now_s + waits_s,
+            ready_s=now_s + waits_s + prepares_s,
             deadline_s=now_s + (command.options.timeout_s or 0.0),
             will_fail=rng.random() < plan.failures,
+            vus=sum(each.vus for each in command.plan.workflows),
+            _until_s=now_s,
         )
         self.committed.jobs[command.job] = job
         self.setup.target.accepted(self.host.address, job)
@@ -206,26 +253,27 @@ class DatacenterProgram:
 
     def _next_s(self, job: LocalJob) -> float | None:
         if job.started_s is not None:
-            return job.started_s + job.duration_s
-        return job.ready_s if job.ready_s > self.host.world.now_s else None
+            return job.ends_s
+        times = (job.queued_until_s, job.ready_s)
+        return min((at_s for at_s in times if at_s > self.host.world.now_s), default=None)
 
     def _run(self, job: LocalJob, now_s: float) -> None:
         if job.ended_as is not None:
             return
-        ends_s = None if job.started_s is None else job.started_s + job.duration_s
+        ends_s = job.ends_s
+        job.advance(now_s)
         if ends_s is not None and now_s >= ends_s:
             status = JobStatus.FAILED if job.will_fail else JobStatus.COMPLETED
-            self._end(job, status, ends_s, now_s)
+            self._end(job, status, now_s)
         elif job.cancel is not None:
-            self._end(job, job.cancel.status, now_s, now_s)
+            self._end(job, job.cancel.status, now_s)
         elif now_s >= job.deadline_s:
-            self._end(job, JobStatus.TIMEOUT, now_s, now_s)
-        elif now_s >= job.ready_s:
+            self._end(job, JobStatus.TIMEOUT, now_s)
+        elif now_s >= job.queued_until_s:
             self._update(job, now_s)
 
-    def _end(self, job: LocalJob, status: JobStatus, load_until_s: float, now_s: float) -> None:
-        ran_s = 0.0 if job.started_s is None else max(0.0, load_until_s - job.started_s)
-        job.ended_as, job.requests = status, int(ran_s * job.vus * RATE)
+    def _end(self, job: LocalJob, status: JobStatus, now_s: float) -> None:
+        job.ended_as, job.ended_s, job.requests = status, now_s, int(job.user_s * RATE)
         job.reason = "" if status is JobStatus.COMPLETED else status.value
         self._update(job, now_s)
 
@@ -246,8 +294,14 @@ class DatacenterProgram:
             self._report(AssignmentEnded(result), now_s)
             return
         status = JobStatus.DISPATCHING if job.started_s is None else JobStatus.RUNNING
-        is_ready = now_s >= job.ready_s
-        report = ReportAssignment(job=job.job, datacenter=name, status=status, is_ready=is_ready)
+        report = ReportAssignment(
+            job=job.job,
+            datacenter=name,
+            status=status,
+            is_ready=now_s >= job.ready_s,
+            is_queued=now_s < job.queued_until_s,
+            running_s=0.0 if job.started_s is None else max(0.0, now_s - job.started_s),
+        )
         self._report(AssignmentUpdated(report), now_s)
 
     def _report(self, event: ReporterEvent, now_s: float) -> None:
@@ -257,3 +311,11 @@ class DatacenterProgram:
                     self.host.ask(gate, report, ("report", report), within_s=5.0)
                 case ResultSettled(job=job):
                     self.committed.jobs[job].is_settled = True
+                case StopAssignment(job=job):
+                    self._stop(self.committed.jobs[job], now_s)
+
+    def _stop(self, job: LocalJob, now_s: float) -> None:
+        if job.cancel is None:
+            reason = "the gates go on without this datacenter"
+            job.cancel = CancelAssignment(job=job.job, group=0, term=0, reason=reason)
+            self._run(job, now_s)

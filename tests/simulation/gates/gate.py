@@ -11,6 +11,7 @@ from hyperscale.gates.datacenters.monitor import (
     ProbeAcked,
     SendProbe,
 )
+from hyperscale.gates.datacenters.registry import DatacenterState
 from hyperscale.gates.messages import (
     HOPS_MAX,
     AssignmentResultReply,
@@ -76,6 +77,15 @@ class GateProgram:
         now_ms = int(now_s * 1000) + 1_000_000
         self._own(group, ev.BecameOwner(term, now_ms), now_s)
         self._show_datacenters(group, now_s)
+        self._show_removed(group, now_s)
+
+    def removed(self, now_s: float) -> None:
+        for group in list(self.owners):
+            self._show_datacenters(group, now_s)
+            self._show_removed(group, now_s)
+
+    def _show_removed(self, group: int, now_s: float) -> None:
+        self._own(group, ev.DatacentersRemoved(frozenset(self.setup.removed)), now_s)
 
     def follow(self, payload: tuple[int, int], now_s: float) -> None:
         group, term = payload
@@ -141,7 +151,12 @@ class GateProgram:
                 self.host.send(effect.manager, effect.nonce)
 
     def _show_datacenters(self, group: int, now_s: float) -> None:
-        views = self.monitor.views(now_s=now_s)
+        views = {
+            name: replace(view, state=DatacenterState.REMOVED)
+            if name in self.setup.removed
+            else view
+            for name, view in self.monitor.views(now_s=now_s).items()
+        }
         self._own(group, ev.DatacentersSeen(views, Coordinate()), now_s)
 
     def _own(self, group: int, event: ev.OwnerEvent, now_s: float) -> None:

@@ -3,13 +3,15 @@
 from typing import Any
 
 from hyperscale.gates.committed.events import (
+    AssignmentChanged,
     AssignmentRefused,
     DatacenterFinished,
+    DatacentersAssigned,
     GlobalCancelRequested,
 )
 from hyperscale.gates.committed.machine import GlobalApplied, GlobalJobMachine
 from hyperscale.gates.committed.state import AssignmentStatus, GlobalJob
-from hyperscale.gates.messages import AssignJob, DeliverAssignmentResult
+from hyperscale.gates.messages import AssignJob, ChangeAssignment, DeliverAssignmentResult
 from hyperscale.gates.owner.core import GlobalJobOwner
 from hyperscale.gates.owner.events import (
     AssignmentAnswered,
@@ -143,6 +145,30 @@ class CancelWins(GlobalJobMachine):
         return applied
 
 
+class TakesSilenceForTaken(GlobalJobOwner):
+    """A change of the load that was not answered is taken for delivered."""
+
+    def _answered(self, event: AssignmentAnswered) -> None:
+        super()._answered(event)
+        command = event.command
+        if event.reply is None and isinstance(command, ChangeAssignment):
+            self.state.propose(
+                AssignmentChanged(job=command.job, datacenter=event.datacenter, taken=command.taken)
+            )
+
+
+class SplitsToNobody(GlobalJobMachine):
+    """Datacenters that are given some of a vacant part do not grow."""
+
+    def apply(self, index: int, time_ms: int, body: bytes, *, unix_ms: int = 0) -> GlobalApplied:
+        applied = super().apply(index, time_ms, body, unix_ms=unix_ms)
+        event = applied.event
+        job = self.job(event.job) if isinstance(event, DatacentersAssigned) else None
+        for part in job.assignments if job and applied.reply.ok else ():
+            part.changes.all = [each for each in part.changes.all if "part of" not in each.id]
+        return applied
+
+
 def digest_with_time(command: AssignJob) -> str:
     """A repeated assignment is another one, since less of the job's time is left."""
     return repr(command)
@@ -180,6 +206,18 @@ MUTANTS = (
         Cores(machine=CancelWins),
         "links",
         ("the gates have", "requests are reported", "not settled"),
+    ),
+    Mutant(
+        "change of the load sent once",
+        Cores(owner=TakesSilenceForTaken),
+        "links",
+        ("not ended", "of the changes", "got"),
+    ),
+    Mutant(
+        "vacant part split to nobody",
+        Cores(machine=SplitsToNobody),
+        "vacancies",
+        ("users",),
     ),
     Mutant(
         "repeated assignment taken for another job",

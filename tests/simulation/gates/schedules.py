@@ -7,17 +7,21 @@ At the end, after everything healed:
  3. every job has ended, and so has every part of it in every datacenter; all results are settled
  4. the end of a part is the same in the datacenter and at the gates
  5. the requests of a job are those of its datacenters, each counted once
- 6. a datacenter is lost, or a job stuck, only if datacenters could not be reached for long; the
-    result of a lost one is kept as late
+ 6. a datacenter is lost, or a job stuck, only if datacenters could not be reached for long, or if
+    an operator removed it; the result of a lost one is kept as late
+ 7. every change of the load reached every part that ran for long enough, once and in order
+ 8. the users of a job are all there, also after parts of it went to other datacenters
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from hyperscale.gates.committed.events import (
     GlobalCancelRequested,
     GlobalJobSubmitted,
+    GlobalLoadChanged,
     GlobalOptions,
     LossPolicy,
     encode_global,
@@ -28,15 +32,18 @@ from hyperscale.gates.committed.state import (
     AssignmentStatus,
     DatacenterAssignment,
     GlobalJob,
+    Withdrawal,
     decode_global_job,
 )
 from hyperscale.gates.messages import AssignJob
 from hyperscale.gates.owner.core import GlobalJobOwner
+from hyperscale.gates.vacancies import target_of
 from hyperscale.jobs.committed.events import JobOptions, JobStatus
 from hyperscale.jobs.committed.keys import job_id, parse_job_id
 from hyperscale.ledger.replica import key_slot_of
 from hyperscale.plan import Plan as TestPlan
 from hyperscale.plan import StepKind, StepPlan, WorkflowPlan
+from hyperscale.plan.changes import ChangeKind, LoadChange
 from tests.simulation.committed_log import Ledger
 from tests.simulation.faults import Step, heal, play
 from tests.simulation.gates.datacenter import (
@@ -55,6 +62,7 @@ SCOPE = "global"
 FAULTS_FROM_S = 1.0
 ENDED_WITHIN_S = 150.0
 QUIET_WITHIN_S = 60.0
+CHANGED_WITHIN_S = 45.0
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,10 @@ class Profile:
     failures: float = 0.05
     lost_acks: float = 0.2  # share of acknowledgements of results that do not arrive
     cancels: float = 0.2
+    removals: float = 0.0  # datacenters that an operator removes
+    queues: float = 0.05  # share of parts that wait for cores
+    unready: float = 0.05  # share of parts that take long to prepare
+    changes: float = 0.3  # share of jobs whose load is changed
     is_lossless: bool = True  # no datacenter is away for so long that it is lost
     ended_within_s: float = ENDED_WITHIN_S
 
@@ -86,6 +98,17 @@ PROFILES = {
     profile.name: profile
     for profile in (
         Profile("calm", gates=(1, 3), refusals=0.1),
+        Profile(
+            "vacancies",
+            gates=(1, 3),
+            refusals=0.2,
+            removals=1.0,
+            queues=0.4,
+            unready=0.3,
+            changes=0.6,
+            gate_crashes=0.5,
+            transfers=1.0,
+        ),
         Profile("refusals", refusals=0.4, slow=0.2, retries=0.2, datacenter_cuts=1.0),
         Profile(
             "owners",
@@ -115,6 +138,9 @@ PROFILES = {
             transfers=1.0,
             refusals=0.2,
             cancels=0.4,
+            removals=0.3,
+            queues=0.1,
+            changes=0.5,
         ),
         Profile(
             "lost",
@@ -137,6 +163,7 @@ class Submission:
     duration_s: float
     options: GlobalOptions
     cancel_s: float | None = None
+    changes: list[tuple[float, LoadChange]] = field(default_factory=list)
 
 
 @dataclass
@@ -157,6 +184,8 @@ class Plan:
     slow: float
     failures: float
     lost_acks: float
+    queues: float
+    unready: float
     is_lossless: bool
     ended_within_s: float
 
@@ -171,6 +200,9 @@ class Outcome:
     replaced: int
     lost: int
     late: int
+    recalled: int  # parts that spilled over
+    joined: int  # parts that joined late
+    changes: int
 
 
 @dataclass(frozen=True)
@@ -189,6 +221,7 @@ class Target:
         self._world = world
         self._accepted: set[tuple[str, str]] = set()
         self._begun: dict[str, dict[str, LocalJob]] = {}  # by job and datacenter
+        self.removed: set[str] = set()  # an operator vouches that nothing runs there
 
     def accepted(self, datacenter: str, job: LocalJob) -> None:
         if (datacenter, job.job) in self._accepted:
@@ -200,6 +233,8 @@ class Target:
         if datacenter in begun:
             self._world.fail(f"{datacenter} begins {job.job} twice")
         for other, running in begun.items():
+            if other in self.removed:
+                continue
             for mine, theirs in zip(
                 job.command.plan.workflows, running.command.plan.workflows, strict=True
             ):
@@ -221,6 +256,7 @@ class Setup:
     owner: Callable[..., GlobalJobOwner]
     digest: Callable[[AssignJob], str]
     datacenters: dict[str, Datacenter] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
 
 
 # --- drawing -----------------------------------------------------------------------------
@@ -252,6 +288,8 @@ def draw(profile: Profile, seed: int) -> Plan:
         slow=profile.slow,
         failures=profile.failures,
         lost_acks=profile.lost_acks,
+        queues=profile.queues,
+        unready=profile.unready,
         is_lossless=profile.is_lossless,
         ended_within_s=profile.ended_within_s,
     )
@@ -270,6 +308,7 @@ def _job(rng: Random, profile: Profile, number: int, datacenters: list[str]) -> 
         timeout_s=round(10.0 + 60.0 * rng.random(), 1) if rng.random() < 0.15 else None,
         start_timeout_s=rng.choice((5.0, 30.0)),
         lost_after_s=20.0,
+        spill_over_s=rng.choice((3.0, 10.0)) if rng.random() < 0.4 else None,
         # With a short timeout nothing could be assigned after a cut of all links.
         job=JobOptions(dispatch_timeout_s=60.0),
     )
@@ -280,7 +319,23 @@ def _job(rng: Random, profile: Profile, number: int, datacenters: list[str]) -> 
         duration_s=round(2.0 + 18.0 * rng.random(), 2),
         options=options,
         cancel_s=round(at_s + 25.0 * rng.random(), 3) if rng.random() < profile.cancels else None,
+        changes=_changes(rng, at_s) if rng.random() < profile.changes else [],
     )
+
+
+def _changes(rng: Random, at_s: float) -> list[tuple[float, LoadChange]]:
+    """Draw changes of a load: scales, and a pause that ends."""
+    changes: list[tuple[float, LoadChange]] = []
+    for number in range(rng.randint(0, 2)):
+        target = rng.choice((0, 7, 50))
+        change = LoadChange(id=f"scale-{number}", kind=ChangeKind.SCALE, vus=target)
+        changes.append((round(at_s + 15.0 * rng.random(), 3), change))
+    if rng.random() < 0.6:
+        paused_s = round(at_s + 12.0 * rng.random(), 3)
+        resumed_s = round(paused_s + rng.choice((1.0, 5.0, 20.0)), 3)
+        changes.append((paused_s, LoadChange(id="pause", kind=ChangeKind.PAUSE)))
+        changes.append((resumed_s, LoadChange(id="resume", kind=ChangeKind.RESUME)))
+    return sorted(changes, key=lambda each: each[0])
 
 
 def _steps(rng: Random, profile: Profile, gates: list[str], datacenters: list[str]) -> list[Step]:
@@ -316,6 +371,8 @@ def _steps(rng: Random, profile: Profile, gates: list[str], datacenters: list[st
             step["for_s"] = rng.choice(profile.cuts_s)
             steps.append(step)
     steps += [{"at_s": time_s(), "do": "transfer"} for _ in range(count(profile.transfers))]
+    removed = rng.sample(datacenters, min(count(profile.removals), len(datacenters) - 1))
+    steps += [{"at_s": time_s(), "do": "remove", "host": name} for name in removed]
     return steps
 
 
@@ -336,15 +393,18 @@ def run(plan: Plan, *, cores: Cores | None = None, trace: Trace | None = None) -
         decode_record=decode_global_job,
     )
     setup = Setup(plan, ledger, Target(world), cores.owner, cores.digest)
+    setup.target.removed = setup.removed
     setup.datacenters = {name: Datacenter(name) for name in plan.datacenters}
     for name in plan.gates:
         world.add(name, lambda host: GateProgram(host, setup)).start()
     for name in plan.datacenters:
         world.add(name, lambda host: DatacenterProgram(host, setup)).start()
-    play(world, [step for step in plan.steps if step["do"] != "transfer"])
+    play(world, [step for step in plan.steps if step["do"] not in ("transfer", "remove")])
     for step in plan.steps:
         if step["do"] == "transfer":
             world.at(step["at_s"], ledger.transfer)
+        elif step["do"] == "remove":
+            world.at(step["at_s"], partial(_remove, world, setup, step["host"]))
     jobs = [_submit(world, ledger, plan, job) for job in plan.jobs]
     world.run(plan.faults_until_s)
     heal(world)
@@ -355,6 +415,15 @@ def run(plan: Plan, *, cores: Cores | None = None, trace: Trace | None = None) -
         world.fail(f"not settled {QUIET_WITHIN_S} s after the last job: {_unsettled(setup)}")
     world.run(world.now_s + 1.0)
     return _check_end(world, setup)
+
+
+def _remove(world: World, setup: Setup, datacenter: str) -> None:
+    """Remove a datacenter, as an operator does."""
+    setup.removed.add(datacenter)
+    for host in world.hosts.values():
+        if isinstance(host.program, GateProgram):
+            host.program.removed(world.now_s)
+            host.settle()
 
 
 def _ends(world: World, holds: Callable[[], bool], within_s: float) -> bool:
@@ -381,13 +450,19 @@ def _check_end(world: World, setup: Setup) -> Outcome:
         if len(digests) != 1:
             world.fail(f"replicas of group {group} differ")
     statuses: dict[str, int] = {}
-    lost = late = replaced = 0
+    lost = late = replaced = recalled = joined = 0
     for job, record in ledger.records.items():
         statuses[record.status.value] = statuses.get(record.status.value, 0) + 1
         row = ledger.truth[parse_job_id(job).group].job(job)
         late += sum(each.is_late for each in row.assignments) if row else 0
         lost += sum(each.status is AssignmentStatus.LOST for each in record.assignments)
         replaced += sum(bool(each.replaced_by) for each in record.assignments)
+        recalled += sum(each.withdrawn is Withdrawal.RECALLED for each in record.assignments)
+        joined += sum(
+            each.datacenter not in record.started_with
+            for each in record.assignments
+            if (local := setup.datacenters[each.datacenter].jobs.get(job)) and local.started_s
+        )
         _check_job(world, setup, record, row)
     return Outcome(
         seed=plan.seed,
@@ -398,6 +473,9 @@ def _check_end(world: World, setup: Setup) -> Outcome:
         replaced=replaced,
         lost=lost,
         late=late,
+        recalled=recalled,
+        joined=joined,
+        changes=sum(len(record.changes) for record in ledger.records.values()),
     )
 
 
@@ -426,6 +504,21 @@ def _check_job(world: World, setup: Setup, record: GlobalJob, row: GlobalJob | N
             world.fail(f"{record.id} is {record.status.value}, but every part completed")
     elif record.status is JobStatus.COMPLETED:
         world.fail(f"{record.id} is completed, but not every part is")
+    _check_users(world, record)
+
+
+def _check_users(world: World, record: GlobalJob) -> None:
+    """Check that the parts of a job that completed are the whole job."""
+    is_scaled = any(each.change.kind is ChangeKind.SCALE for each in record.changes)
+    if record.status is not JobStatus.COMPLETED or is_scaled or record.options.vus_per_datacenter:
+        return
+    (plan,) = record.plan.workflows
+    users = sum(
+        target_of(each.workflows[plan.name], plan.name, each.changes.all)
+        for each in record.counted()
+    )
+    if users != plan.vus:
+        world.fail(f"{record.id} completed with {users:g} of {plan.vus} users")
 
 
 def _check_assignment(
@@ -438,7 +531,8 @@ def _check_assignment(
     name = f"{record.id} in {assignment.datacenter}"
     if assignment.status is AssignmentStatus.REFUSED and local is not None:
         world.fail(f"{name} was refused and runs")
-    if assignment.status is AssignmentStatus.LOST and setup.plan.is_lossless:
+    is_removed = assignment.datacenter in setup.removed
+    if assignment.status is AssignmentStatus.LOST and setup.plan.is_lossless and not is_removed:
         world.fail(f"{name} was lost, although it could be reached")
     if not assignment.has_ended:
         world.fail(f"{name} has not ended")
@@ -446,6 +540,26 @@ def _check_assignment(
         ended_as = JobStatus.CANCELLED if local is None else local.ended_as
         if assignment.ended_as is not ended_as:
             world.fail(f"{name} ended as {ended_as}, the gates have {assignment.ended_as}")
+    if local is not None:
+        _check_changes(world, setup, record, assignment, local)
+
+
+def _check_changes(
+    world: World,
+    setup: Setup,
+    record: GlobalJob,
+    assignment: DatacenterAssignment,
+    local: LocalJob,
+) -> None:
+    """Check that a part got the changes of its load in order, and all of them if it could."""
+    wanted, got = assignment.changes.all, local.changes
+    if got != wanted[: len(got)]:
+        world.fail(f"{record.id} in {assignment.datacenter} got {got} of the changes {wanted}")
+    made_s = max((each.at_ms / 1000 - 1000.0 for each in record.changes), default=0.0)
+    since_s = max(made_s, setup.plan.faults_until_s)
+    is_gone = assignment.datacenter in setup.removed or local.cancel is not None
+    if len(got) < len(wanted) and local.ended_s - since_s > CHANGED_WITHIN_S and not is_gone:
+        world.fail(f"{record.id} in {assignment.datacenter} got {len(got)} of {wanted}")
 
 
 def _submit(world: World, ledger: Ledger, plan: Plan, job: Submission) -> str:
@@ -466,6 +580,27 @@ def _submit(world: World, ledger: Ledger, plan: Plan, job: Submission) -> str:
     name = job_id(SCOPE, group, job.key)
     cancel = GlobalCancelRequested(job=name, reason="enough", by="test")
     ledger.submit(group, name, event, at_s=job.at_s, cancel=cancel, cancel_s=job.cancel_s)
+    if job.changes:
+        world.at(job.changes[0][0], lambda: _change(world, ledger, group, name, job.changes))
     if world.rng.random() < 0.3:  # the acknowledgement was lost
         world.at(job.at_s + 3.0, lambda: ledger.commit_when_led(group, event))
     return name
+
+
+def _change(
+    world: World, ledger: Ledger, group: int, job: str, changes: list[tuple[float, LoadChange]]
+) -> None:
+    """Change the load of a job, one change after the other, each as soon as the group is led."""
+    known = ledger.groups[group]
+    (_, change), later = changes[0], changes[1:]
+    is_led = known.leader is not None and known.lost_s is None
+    if not is_led or ledger.truth[group].job(job) is None:
+        world.after(0.5, lambda: _change(world, ledger, group, job, changes))
+        return
+    event = GlobalLoadChanged(job=job, change=change)
+    ledger.commit(group, event)
+    if world.rng.random() < 0.2:  # the acknowledgement was lost
+        ledger.commit(group, event)
+    if later:
+        at_s = max(later[0][0], world.now_s)
+        world.at(at_s, lambda: _change(world, ledger, group, job, later))

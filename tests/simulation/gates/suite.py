@@ -29,7 +29,10 @@ class GateSuite(ProfileSuite):
     def summarise(self, outcomes: list[Outcome]) -> list[str]:
         return [
             *self.summarise_jobs(outcomes),
-            f"refused parts that another datacenter took: {sum(o.replaced for o in outcomes)}, "
+            f"parts that another datacenter took: {sum(o.replaced for o in outcomes)}, "
             f"parts lost: {sum(o.lost for o in outcomes)}, "
             f"results that came late: {sum(o.late for o in outcomes)}",
+            f"changes of the load: {sum(o.changes for o in outcomes)}, "
+            f"parts that spilled over: {sum(o.recalled for o in outcomes)}, "
+            f"that joined late: {sum(o.joined for o in outcomes)}",
         ]
