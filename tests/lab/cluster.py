@@ -275,8 +275,8 @@ async def status_is(client: HyperscaleClient, job: str, *statuses: str) -> str:
 
 
 def leader_of(cluster: Cluster, job: str, *, among: Sequence[str] = ()) -> str:
-    """Return the manager or gate whose metrics say that it leads the job's group, of all or of
-    those that are named; wait until there is one."""
+    """Return the manager or gate whose metrics say that it leads the job's group; wait until there
+    is one. Of all that clients talk to, or of the nodes that are named."""
     group = job.rpartition(".")[2].partition("-")[0]
     leading = f'hyperscale_ledger_is_leader{{group="{group}"}} 1'
     found: list[str] = []
@@ -288,7 +288,7 @@ def leader_of(cluster: Cluster, job: str, *, among: Sequence[str] = ()) -> str:
             return False
         return leading in metrics.decode()
 
-    nodes = [node for node in cluster.file.entrances if not among or node.id in among]
+    nodes = [cluster.node(name) for name in among] or cluster.file.entrances
 
     def is_found() -> bool:
         found.extend(node.id for node in nodes if leads(node))
