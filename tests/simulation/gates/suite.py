@@ -1,7 +1,8 @@
 """The simulation of gates as a suite of the campaign: seeds alternate between profiles."""
 
 from tests.simulation.campaign import ProfileSuite
-from tests.simulation.gates.schedules import PROFILES, Outcome, Plan, draw, run
+from tests.simulation.gates.profiles import PROFILES
+from tests.simulation.gates.schedules import Outcome, Plan, draw, run
 from tests.simulation.trace import Trace
 
 

@@ -11,7 +11,7 @@ from tests.simulation.campaign import (
     trace_of,
 )
 from tests.simulation.gates.mutants import MUTANTS
-from tests.simulation.gates.schedules import PROFILES
+from tests.simulation.gates.profiles import PROFILES
 from tests.simulation.gates.suite import GateSuite
 
 MUTANT_SEEDS = 200
