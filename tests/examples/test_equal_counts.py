@@ -1,13 +1,18 @@
-"""Every example gives the same counts natively and in Python, on one core and on two."""
+"""Every example gives the same counts natively and in Python, on one core, on two, on a cluster."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hyperscale.reporting.json_report import encode_json
 from tests.conftest import RunningTarget
 from tests.examples.test_examples import TESTS, placed
+from tests.lab.cluster import Cluster, running_cluster
 from tests.lab.command import results, run
+from tests.lab.loops import run_in_thread
 
 # Fixed iterations instead of a time; a workflow that has a rate, stages or iterations keeps them.
 FIXED = """
@@ -20,12 +25,34 @@ for _each in list(globals().values()):
         if any(getattr(hook, "decorator", "") == "step" for hook in vars(_each).values()):
             _each.iterations = "4/vu"
 """
-WAYS = {
+LOCAL = {
     "native": ("--workers", "1"),
     "native on two cores": ("--workers", "2"),
     "Python": ("--workers", "1", "--no-compile"),
     "Python on two cores": ("--workers", "2", "--no-compile"),
 }
+# Examples of load and data; the others run on a cluster in soaks.
+SHAPED = {"alternatives.py", "feed.py", "feed_columns.py", "load_shapes.py"}
+ON_CLUSTER = [
+    pytest.param(name, marks=() if name in SHAPED else pytest.mark.soak) for name in TESTS
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Run a manager and two workers for all examples."""
+    directory = tmp_path_factory.mktemp("examples") / "lab"
+    with running_cluster(directory, "--managers", "1", "--workers", "2") as running:
+        yield running
+
+
+async def submitted(cluster: Cluster, file: Path) -> dict[str, Any]:
+    """Run a test file on the cluster; return its results."""
+    async with cluster.client() as client:
+        final = await client.wait_for_completion(await client.submit_job(file), timeout=60)
+    assert final.result.passed, final.result
+    found: dict[str, Any] = json.loads(encode_json(final.result))
+    return found
 
 
 def counts(workflow: dict[str, Any]) -> dict[str, Any]:
@@ -55,27 +82,62 @@ def test_an_example_counts_the_same_however_it_runs(
     name: str, tmp_path: Path, target: RunningTarget, tls_target: RunningTarget
 ) -> None:
     server = tls_target if name == "tls.py" else target
+    file = fixed(tmp_path, name, server)
+    found = {way: run_here(file, server, flags) for way, flags in LOCAL.items()}
+    assert all(each == found["native"] for each in found.values()), found
+
+
+@pytest.mark.parametrize("name", ON_CLUSTER)
+def test_an_example_counts_the_same_on_a_cluster(
+    name: str,
+    tmp_path: Path,
+    target: RunningTarget,
+    tls_target: RunningTarget,
+    cluster: Cluster,
+) -> None:
+    server = tls_target if name == "tls.py" else target
+    file = fixed(tmp_path, name, server)
+    here = run_here(file, server, LOCAL["native"])
+    before = received(server, file.read_text())
+    there = run_in_thread(submitted(cluster, file))
+    assert determined(file, server, there, before) == here
+
+
+def fixed(tmp_path: Path, name: str, server: RunningTarget) -> Path:
+    """Write an example with fixed iterations; return its file."""
     placed(tmp_path, name, server)
     if server.certificate_pem:
         (tmp_path / "ca.pem").write_text(server.certificate_pem)
     file = tmp_path / name
-    file.write_text(file.read_text() + FIXED)
-    found = {}
-    for way, flags in WAYS.items():
-        before = received(server, file.read_text())
-        done = run("run", name, *flags, "--json", "r.json", cwd=tmp_path)
-        assert done.code == 0, done.stdout + done.stderr
-        result = results(tmp_path / "r.json")
-        sent = sum(workflow["sent"] for workflow in result["workflows"])
-        if "warmup = " not in file.read_text():  # requests of the warm-up are not counted
-            assert received(server, file.read_text()) - before == sent, way
-        found[way] = {
-            workflow["name"]: counts(workflow)
-            for workflow in result["workflows"]
-            # How often users of a mix or of stages come round depends on time.
-            if workflow["arrivals"] or not is_timed(file.read_text(), workflow["name"])
-        }
-    assert all(each == found["native"] for each in found.values()), found
+    # Workers have working directories of their own.
+    text = file.read_text().replace('"ca.pem"', repr(str(tmp_path / "ca.pem")))
+    file.write_text(text + FIXED)
+    return file
+
+
+def run_here(file: Path, server: RunningTarget, flags: tuple[str, ...]) -> dict[str, Any]:
+    """Run a test file on this machine; return the counts that do not depend on time."""
+    before = received(server, file.read_text())
+    done = run("run", file.name, *flags, "--json", "r.json", cwd=file.parent)
+    assert done.code == 0, done.stdout + done.stderr
+    return determined(file, server, results(file.parent / "r.json"), before)
+
+
+def determined(
+    file: Path, server: RunningTarget, result: dict[str, Any], before: int
+) -> dict[str, Any]:
+    """Check what was sent against the target, which had counted `before`; return the counts that
+    do not depend on time."""
+    text = file.read_text()
+    sent = sum(workflow["sent"] for workflow in result["workflows"])
+    if "warmup = " not in text:  # requests of the warm-up are not counted
+        assert received(server, text) - before == sent
+    return {
+        workflow["name"]: counts(workflow)
+        for workflow in result["workflows"]
+        # How often users of a mix or of stages come round depends on time.
+        if workflow["arrivals"] or not is_timed(text, workflow["name"])
+    }
 
 
 def is_timed(text: str, workflow: str) -> bool:

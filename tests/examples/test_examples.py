@@ -15,6 +15,7 @@ from tests.lab.command import results, run
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 SCRIPTS = {
+    "changing_load.py",
     "cluster.py",
     "demo.py",
     "embedded_nodes.py",
@@ -75,6 +76,22 @@ def test_the_local_runner_is_run_by_python(tmp_path: Path, target: RunningTarget
     )
     assert done.returncode == 0, done.stderr
     assert re.search(r"^\d+ ok, 0 failed, p99 [\d.]+ ms$", done.stdout, re.MULTILINE)
+
+
+def test_the_load_is_changed_while_it_runs(tmp_path: Path, target: RunningTarget) -> None:
+    placed(tmp_path, "changing_load.py", target)
+    done = subprocess.run(
+        [sys.executable, "changing_load.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    *changes, last = done.stdout.splitlines()[-4:]
+    assert [line.partition(": ")[2] for line in changes] == ["scale to 6 users", "pause", "resume"]
+    assert re.fullmatch(r"\d+ ok, 0 failed, paused for [\d.]+ s", last)
 
 
 def test_nodes_are_embedded_in_a_program(tmp_path: Path) -> None:
