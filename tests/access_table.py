@@ -40,6 +40,7 @@ OF_CLUSTER: dict[str, tuple[type[Struct], ...]] = {
     "ledger status": (ledger.GetLedgerStatus,),
     "ledger groups": (ledger.GetLedgerStatus,),
     "ledger history": (ledger.ListEvents,),
+    "ledger audit": (ledger.ListEvents,),
     "ledger members": (ledger.ChangeMember,),
     "ledger snapshot": (ledger.Compact,),
     "ledger verify": (ledger.Verify,),

@@ -9,10 +9,12 @@ import msgspec
 
 from hyperscale.cli.cluster_flags import QUERY_HELP, add_query_flags, cluster_words, query_node
 from hyperscale.cli.ledger_recovery import RECOVERY_ACTIONS, RECOVERY_DESCRIPTIONS
+from hyperscale.cli.parser import whole_number
 from hyperscale.cli.printing import is_confirmed, print_reply, table
-from hyperscale.config import format_duration, parse_duration_s
+from hyperscale.config import format_duration, parse_duration_s, parse_whole
 from hyperscale.errors import InputError, RunError
 from hyperscale.jobs.committed.keys import parse_job_id
+from hyperscale.ledger.audit import AUDIT, decode_audit
 from hyperscale.ledger.server.operator_messages import (
     ChangeMember,
     ChangeMemberReply,
@@ -27,6 +29,7 @@ from hyperscale.ledger.server.operator_messages import (
     Verify,
     VerifyReply,
 )
+from hyperscale.ledger.store import BEFORE_FIRST, position_of
 from hyperscale.ledger.topology import NodeState
 from hyperscale.reporting.exit_codes import ExitCode
 
@@ -41,6 +44,7 @@ examples:
   hyperscale ledger groups --json
   hyperscale ledger history dc1.3-k5mzq2xw7hrt4yab6cde
   hyperscale ledger history --since 2h
+  hyperscale ledger audit --since 7d
   hyperscale ledger members remove manager-4
   hyperscale ledger verify
   hyperscale ledger version
@@ -51,6 +55,12 @@ exit codes: 0 done, 1 'verify' found replicas that differ or could not be compar
 input, 3 no node could be reached, or the change was refused
 """
 _DESCRIPTIONS = RECOVERY_DESCRIPTIONS | {
+    "audit": """\
+List who changed what, oldest first: jobs that were submitted, changed or cancelled, nodes and
+datacenters that were drained, added or removed, snapshots and backups. An entry is committed
+together with the change, and kept for ledger.history_days (30 days by default). A name is not
+proven if the client has no credential of its own (docs/security.md).
+""",
     "history": """\
 List the committed events of one job, or of all jobs, oldest first. Events are kept for
 ledger.history_days (30 days by default), also after a job has ended.
@@ -87,6 +97,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--since", metavar="T", default="", help=about)
     about = "at most N events (default: %(default)s)"
     add("--limit", metavar="N", type=int, default=1_000, help=about)
+    add = actions.choices["audit"].add_argument
+    about = "only entries since then: a duration (2h) or an ISO time (2026-01-31T12:00:00Z)"
+    add("--since", metavar="T", default="", help=about)
+    add("--limit", metavar="N", default="100", help="at most N entries (default: %(default)s)")
+    add("--after", metavar="PLACE", default="", help="the next page: what the last one ended with")
     add = actions.choices["members"].add_argument
     changes = ("add", "approve", "remove", "promote")
     add("change", metavar="|".join(changes), choices=changes)
@@ -169,7 +184,7 @@ def _history(args: argparse.Namespace) -> int:
             hint="events are kept for ledger.history_days; see 'hyperscale ledger history"
             f"{cluster_words(args)}'",
         )
-    events = [_event(row) for row in reply.rows]
+    events = [_event(row) for row in reply.rows if row[0] != AUDIT]
     columns = ("time", "job", "group", "index", "event")
     rows = [[*(str(event[name]) for name in columns), _about(event["data"])] for event in events]
     lines = [table(("TIME", "JOB", "GROUP", "INDEX", "EVENT", "ABOUT"), rows)]
@@ -179,6 +194,56 @@ def _history(args: argparse.Namespace) -> int:
         )
     print_reply(args, events, "\n".join(lines))
     return 0
+
+
+def _audit(args: argparse.Namespace) -> int:
+    """Show who changed what."""
+    limit = whole_number(args.limit, "--limit", most=10_000)
+    request = ListEvents(
+        job=AUDIT, since_ms=_since_ms(args.since), limit=limit, after=_after(args.after)
+    )
+    reply = query_node(args, request, ListEventsReply)
+    entries = [(row, decode_audit(row[5])) for row in reply.rows]
+    rows = [
+        (
+            _event(row)["time"],
+            entry.by if entry.is_proven else f"{entry.by} (not proven)",
+            *(entry.role, entry.action, entry.subject, entry.detail),
+        )
+        for row, entry in entries
+    ]
+    lines = [table(("TIME", "BY", "ROLE", "ACTION", "SUBJECT", "DETAIL"), rows)]
+    next_page = ""
+    if reply.has_more and reply.rows:
+        next_page = ".".join(map(str, position_of(reply.rows[-1])))
+        lines.append(f"there is more: --after {next_page}")
+    shown = [
+        {
+            **{name: _event(row)[name] for name in ("time", "group", "index")},
+            "by": entry.by,
+            "is_proven": entry.is_proven,
+            "role": entry.role,
+            "action": entry.action,
+            "subject": entry.subject,
+            "detail": entry.detail,
+        }
+        for row, entry in entries
+    ]
+    print_reply(args, {"entries": shown, "after": next_page}, "\n".join(lines))
+    return 0
+
+
+def _after(text: str) -> tuple[int, int, int]:
+    """Return the position that an earlier page ended with."""
+    if not text:
+        return BEFORE_FIRST
+    numbers = [parse_whole(part, low=0, most=2**62) for part in text.split(".")]
+    match numbers:
+        case [int(stamp), int(group), int(index)]:
+            return stamp, group, index
+    raise InputError(
+        f"--after {text!r} is no place in the audit", hint="give what the last page ended with"
+    )
 
 
 def _since_ms(text: str) -> int:
@@ -311,6 +376,10 @@ _ACTIONS = {
     "status": (_status, "show the groups of this node: role, term, commit, applied, voters"),
     "groups": (_groups, "show all nodes and groups of the ledger, and the key slots of each group"),
     "history": (_history, "list the committed events of a job, or of all jobs"),
+    "audit": (
+        _audit,
+        "list who submitted, changed and cancelled what, and who changed the cluster",
+    ),
     "members": (_change, "add, approve, remove or promote a manager"),
     "snapshot": (_snapshot, "take snapshots on this node and compact its logs"),
     "verify": (_verify, "compare the state of all replicas by hash"),

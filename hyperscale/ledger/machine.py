@@ -18,6 +18,10 @@ class ApplyResult(Protocol):
         """The state machine's answer to the proposer; `Machine.encode_reply` encodes it."""
 
     @property
+    def did_change(self) -> bool:
+        """True if the state is another one now."""
+
+    @property
     def history(self) -> Sequence[tuple[str, str, bytes]]:
         """Rows for the history table: job, kind, data."""
 

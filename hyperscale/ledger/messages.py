@@ -81,6 +81,8 @@ class ForwardCommand(Struct, frozen=True):
     """The body is an encoded record of the ledger itself, not a command for the state machine."""
     version: Version = OLDEST
     """The cluster version that the proposer knew."""
+    audit: bytes = b""
+    """Who asked for the command."""
 
 
 @message(kind=305, priority=MessagePriority.HIGH, size=SizeClass.LARGE, senders=_MEMBERS)

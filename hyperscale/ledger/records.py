@@ -28,6 +28,7 @@ class MachineCommand(Struct, array_like=True, tag=0):
     time_ms: int = 0  # of the group
     version: Version = OLDEST
     """The cluster version that its proposer knew: what is above it is not applied."""
+    audit: bytes = b""  # who asked for it (`ledger.audit`); empty: the cluster itself
 
 
 class KeySlotsReleased(Struct, array_like=True, tag=1):
@@ -72,6 +73,13 @@ class DigestRequested(Struct, array_like=True, tag=5):
     stamp: int
 
 
+class RequestAudited(Struct, array_like=True, tag=6):
+    """Somebody asked for what changes no state machine, as a backup."""
+
+    stamp: int
+    audit: bytes
+
+
 Record = (
     MachineCommand
     | KeySlotsReleased
@@ -79,6 +87,7 @@ Record = (
     | KeySlotsHandedOver
     | StateDigest
     | DigestRequested
+    | RequestAudited
 )
 
 encode_record = msgspec.msgpack.Encoder().encode

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct, field
 
 from hyperscale.errors import InvariantError
+from hyperscale.ledger.audit import audit_row
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.records import (
     COUNTER_BITS,
@@ -20,6 +21,7 @@ from hyperscale.ledger.records import (
     KeySlotsReleased,
     MachineCommand,
     Record,
+    RequestAudited,
     StateDigest,
     decode_record,
 )
@@ -162,8 +164,10 @@ class Replica:
                     unix_ms=self.last_ms,
                     version=record.version,
                 )
-                for job, kind, row in applied.history:
-                    self.history.append((job, self.group, index, self.last_ms, kind, row))
+                rows = list(applied.history)
+                if record.audit and applied.did_change:
+                    rows.append(audit_row(record.audit, rows))
+                self._note(index, rows)
                 return AppliedEntry(self.group, index, self.term, applied.event, applied.reply)
             case KeySlotsReleased():
                 if record.source == self.group:
@@ -175,9 +179,17 @@ class Replica:
             case StateDigest():
                 if self.digests.get(record.index, record.digest) != record.digest:
                     return AppliedEntry(self.group, index, self.term, is_digest_different=True)
+            case RequestAudited():
+                self._note(index, [audit_row(record.audit, ())])
             case DigestRequested():
                 _keep_last(self.requested_digests, _REQUESTED_DIGESTS_KEPT, index, self.digest())
         return None
+
+    def _note(self, index: int, rows: Iterable[tuple[str, str, bytes]]) -> None:
+        """Add rows of an entry (job, kind, data) to the history."""
+        self.history += [
+            (job, self.group, index, self.last_ms, kind, row) for job, kind, row in rows
+        ]
 
     def adopt(self, migration: int, key_slots: Iterable[int], keys: bytes) -> None:
         """Take over key slots and their key records, once for each migration."""

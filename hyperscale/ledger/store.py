@@ -13,15 +13,28 @@ BEFORE_FIRST: Final = (-(2**63), 0, 0)
 """The position before the first row of a history."""
 
 
+def position_of(row: HistoryRow) -> tuple[int, int, int]:
+    """Return where a row is in the history: stamp, group, index. Rows of one entry share it."""
+    return row[3], row[1], row[2]
+
+
+def whole_page(rows: list[HistoryRow], limit: int) -> tuple[list[HistoryRow], bool]:
+    """Return a page of at most `limit` rows that ends with the last row of an entry, so that the
+    next page begins after it, and whether there may be more."""
+    if len(rows) < limit:
+        return rows, False
+    last = position_of(rows[-1])
+    return [row for row in rows if position_of(row) != last] or rows, True
+
+
 def history_pages(store: LedgerStore, group: int, rows: int) -> Iterator[list[HistoryRow]]:
     """Read the history of a group, oldest first, in pages of `rows` rows."""
     after, has_more = BEFORE_FIRST, True
     while has_more:
-        page = store.history(group=group, after=after, limit=rows)
-        has_more = len(page) == rows
+        page, has_more = whole_page(store.history(group=group, after=after, limit=rows), rows)
         if page:
             yield page
-            after = (page[-1][3], page[-1][1], page[-1][2])
+            after = position_of(page[-1])
 
 
 class LedgerDisk(Protocol):

@@ -221,6 +221,10 @@ class _DecisionApplied(Struct, frozen=True):
     reply: DecisionReply
     history: Sequence[tuple[str, str, bytes]] = ()
 
+    @property
+    def did_change(self) -> bool:
+        return not self.reply.refused
+
 
 class Topology(Struct, omit_defaults=True):
     """Nodes, groups and key slots of one tier. Encoded, it is its own snapshot."""

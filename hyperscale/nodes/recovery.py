@@ -70,8 +70,11 @@ def restore_ledger(
                 f"the backup {archive} is damaged: the state of group {backup.group}: {error}",
                 hint="use another backup",
             ) from error
-    if replicas.pop(MANAGEMENT, None) is None:
+    management = replicas.pop(MANAGEMENT, None)
+    if management is None:
         raise InputError(f"the backup {archive} is damaged: it has no topology")
+    if replicas:
+        replicas[min(replicas)].history += management.history
     return manifest, _write(directory, node_id, topology, replicas, RESTORED)
 
 
@@ -157,9 +160,10 @@ def _end_open(machine: Machine, reason: str) -> Iterator[bytes]:
 def _history(
     store: LedgerStore, topology: Topology, group: int, replicas: dict[int, Replica]
 ) -> list[HistoryRow]:
-    """Return the history rows of a group and of those that it is the heir of."""
+    """Return the history rows of a group and of those that it is the heir of; the first group also
+    has those of the management group."""
     rows: list[HistoryRow] = []
-    heirs = {each: topology.heir_of(each) for each in topology.groups}
+    heirs = {each: topology.heir_of(each) for each in (MANAGEMENT, *topology.groups)}
     first = min(replicas)
     for each, heir in heirs.items():
         if heir != group and not (heir not in replicas and group == first):

@@ -1,8 +1,10 @@
 """Viewers, submitters, operators and strangers use every command against real nodes."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -177,3 +179,38 @@ def test_a_submitter_beyond_its_quota_is_refused(use: Use, test_file: str) -> No
     assert "carl has 2 of 2 jobs that may run or wait" in printed
     assert use("olga", "cancel", jobs[0])[0] == 0
     submitted(use, "carl", test_file)
+
+
+def test_the_audit_says_who_did_what_page_by_page(use: Use, test_file: str) -> None:
+    job = submitted(use, "alice", test_file)
+    for name, words in (
+        ("alice", ("scale", job, "--vus", "3")),
+        ("olga", ("cancel", job)),
+        ("olga", ("cancel", job)),  # changes nothing
+        ("olga", ("ledger", "snapshot")),
+    ):
+        assert use(name, *words)[0] == 0, words
+    pages: list[dict[str, Any]] = []
+    after = ""
+    while not pages or after:
+        flags = ("--json", "--limit", "3", "--since", "1h", *(("--after", after) if after else ()))
+        code, printed = use("olga", "ledger", "audit", *flags)
+        assert code == 0, printed
+        page = json.loads(printed)
+        pages += page["entries"]
+        after = page["after"]
+    places = [(entry["group"], entry["index"]) for entry in pages]
+    assert len(set(places)) == len(places)
+    assert all(entry["is_proven"] for entry in pages)
+    of_job = [entry for entry in pages if entry["subject"] == job]
+    assert [(entry["by"], entry["role"], entry["action"]) for entry in of_job] == [
+        ("alice", "submitter", "submit"),
+        ("alice", "submitter", "scale"),
+        ("olga", "operator", "cancel"),
+    ]
+    assert pages[-1]["action"] == "snapshot"
+    shown = use("olga", "ledger", "audit", "--limit", "1")[1]
+    assert re.search(r"^TIME +BY +ROLE +ACTION +SUBJECT +DETAIL", shown)
+    assert "there is more: --after " in shown
+    for wrong in (("--after", "x"), ("--limit", "0"), ("--since", "soon")):
+        assert use("olga", "ledger", "audit", *wrong)[0] == 2

@@ -8,6 +8,7 @@ import asyncio
 import random
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -29,6 +30,7 @@ from hyperscale.jobs.committed.events import (
     encode,
 )
 from hyperscale.jobs.committed.keys import parse_job_id
+from hyperscale.ledger.audit import AUDIT, AuditEntry, decode_audit
 from hyperscale.ledger.messages import ForwardCommand, ForwardCommandReply
 from hyperscale.ledger.server.operator_messages import (
     ListEvents,
@@ -45,6 +47,7 @@ from tests.lab.job_builders import submission
 
 CALL_S = 4.0
 _AGAIN_S = 0.02
+_KINDS = {"submit": "submitted", "cancel": "cancel"}  # action in the audit -> event
 
 _Answer = TypeVar("_Answer", bound=Struct)
 
@@ -91,7 +94,14 @@ class Forwarder:
         return await self._links[via].call(question, answer, deadline_s=deadline_s)
 
     async def command(
-        self, group: int, key: str, body: bytes, *, via: int | None = None, within_s: float = 60.0
+        self,
+        group: int,
+        key: str,
+        body: bytes,
+        *,
+        audit: bytes = b"",
+        via: int | None = None,
+        within_s: float = 60.0,
     ) -> ForwardCommandReply:
         """Commit a command; raise `UnknownError` if it may or may not be committed."""
         loop = asyncio.get_running_loop()
@@ -99,9 +109,8 @@ class Forwarder:
         while True:
             where = self.rng.randrange(len(self._links)) if via is None else via
             try:
-                done = await self.ask(
-                    where, ForwardCommand(group, key, body, hops=1), ForwardCommandReply
-                )
+                command = ForwardCommand(group, key, body, hops=1, audit=audit)
+                done = await self.ask(where, command, ForwardCommandReply)
             except CallError as error:
                 if not error.is_definite:
                     raise UnknownError(str(error)) from error
@@ -115,17 +124,20 @@ class Forwarder:
             await asyncio.sleep(_AGAIN_S)
 
     async def commit(
-        self, event: Event, *, via: int | None = None, within_s: float = 60.0
+        self, event: Event, *, by: str = "", via: int | None = None, within_s: float = 60.0
     ) -> tuple[ForwardCommandReply, Reply]:
-        """Repeat an idempotent event until its outcome is known."""
+        """Repeat an idempotent event until its outcome is known. `by`: whom the audit names."""
         if isinstance(event, JobSubmitted):
             group, key = -1, event.key
         else:
             group, key = parse_job_id(event.job).group, ""
         until_s = asyncio.get_running_loop().time() + within_s
+        audit = b"" if by == "" else audited(event, by)
         while True:
             try:
-                done = await self.command(group, key, encode(event), via=via, within_s=within_s)
+                done = await self.command(
+                    group, key, encode(event), audit=audit, via=via, within_s=within_s
+                )
             except UnknownError:
                 if asyncio.get_running_loop().time() > until_s:
                     raise
@@ -145,6 +157,14 @@ class Forwarder:
             if not told.has_more:
                 return list(rows.values())
             since_ms = told.rows[-1][3]
+
+
+def audited(event: Event, by: str) -> bytes:
+    """Return the audit entry of an event, as the node makes it that a client is connected to."""
+    action = "submit" if isinstance(event, JobSubmitted) else "cancel"
+    subject = "" if isinstance(event, JobSubmitted) else event.job
+    entry = AuditEntry(by=by, role="client", action=action, subject=subject)
+    return msgspec.msgpack.encode(entry)
 
 
 class Acknowledged(Struct):
@@ -200,7 +220,7 @@ class Load:
         while not self._stop.is_set():
             number += 1
             key = f"{self._tag}-{client}-{number}"
-            _, reply = await forwarder.commit(submission(key))
+            _, reply = await forwarder.commit(submission(key), by=key)
             assert reply.ok, reply
             said = Acknowledged(key, reply.job, ["submitted"])
             self.acknowledged.append(said)
@@ -209,7 +229,8 @@ class Load:
                 CancelRequested(job=reply.job, reason="enough", by=key),
                 JobFinished(job=reply.job, status=JobStatus.CANCELLED),
             ):
-                _, reply = await forwarder.commit(event)
+                by = "" if isinstance(event, JobFinished) else key
+                _, reply = await forwarder.commit(event, by=by)
                 # Whoever leads may have ended the job first.
                 assert reply.ok or reply.code.value == "terminal", reply
                 self.commits += 1
@@ -253,6 +274,12 @@ def losses(acknowledged: Sequence[Acknowledged], rows: Sequence[tuple[Any, ...]]
         if kind == "submitted":
             keys.setdefault(msgspec.msgpack.decode(data)["key"], []).append(job)
     wrong = [f"{key} made {jobs}" for key, jobs in keys.items() if len(jobs) != 1]
+    audit = Counter(
+        (entry.subject, entry.by, _KINDS.get(entry.action, entry.action))
+        for job, *_, data in rows
+        if job == AUDIT
+        for entry in (decode_audit(data),)
+    )
     for said in acknowledged:
         if keys.get(said.key) != [said.job]:
             wrong.append(f"{said.key} was told {said.job}, there is {keys.get(said.key)}")
@@ -260,4 +287,7 @@ def losses(acknowledged: Sequence[Acknowledged], rows: Sequence[tuple[Any, ...]]
             count = found.get(said.job, []).count(kind)
             if count != 1:
                 wrong.append(f"{said.job}: {kind} is there {count} times")
+            if kind != "finished" and audit[said.job, said.key, kind] != 1:
+                count = audit[said.job, said.key, kind]
+                wrong.append(f"{said.job}: {kind} is in the audit {count} times")
     return wrong

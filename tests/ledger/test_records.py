@@ -12,6 +12,7 @@ from hyperscale.ledger.records import (
     KeySlotsReleased,
     MachineCommand,
     Record,
+    RequestAudited,
     StateDigest,
     decode_record,
     encode_record,
@@ -27,6 +28,7 @@ records = st.one_of(
     st.builds(KeySlotsHandedOver, stamps, numbers),
     st.builds(StateDigest, stamps, numbers, st.binary(min_size=16, max_size=16)),
     st.builds(DigestRequested, stamps),
+    st.builds(RequestAudited, stamps, st.binary(max_size=200)),
 )
 
 

@@ -1,5 +1,6 @@
 """A replica: the order of entries, migrations of key slots, snapshots, digests."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,16 +8,19 @@ from hypothesis import strategies as st
 from hyperscale.errors import InvariantError
 from hyperscale.jobs.committed.events import CancelRequested, Code, encode
 from hyperscale.jobs.committed.machine import JobMachine
+from hyperscale.ledger.audit import AUDIT, AuditEntry, decode_audit
 from hyperscale.ledger.records import (
     KeySlotsAdopted,
     KeySlotsHandedOver,
     KeySlotsReleased,
     MachineCommand,
     Record,
+    RequestAudited,
     StateDigest,
     encode_record,
 )
 from hyperscale.ledger.replica import DIGEST_EVERY, KEY_SLOTS, AppliedEntry, Replica, key_slot_of
+from hyperscale.ledger.store import whole_page
 from tests.lab.job_builders import plan, submission, workflow
 from tests.lab.memory_tier import reply_of
 
@@ -50,6 +54,36 @@ def test_an_entry_out_of_order_is_a_bug() -> None:
     for index in (1, 3):
         with pytest.raises(InvariantError, match="comes after"):
             own.apply(index, 1, b"")
+
+
+def test_a_change_and_its_audit_entry_are_one_entry_of_the_log() -> None:
+    own = replica()
+    audit = msgspec.msgpack.encode(AuditEntry(by="alice", role="submitter", action="submit"))
+    body = encode(submission("key"))
+    for _ in range(2):  # the second changes nothing
+        put(own, MachineCommand(NOW, "key", body, audit=audit))
+    put(own, MachineCommand(NOW, "key", b"nonsense", audit=audit))
+    assert [(row[2], row[4]) for row in own.history] == [(1, "submitted"), (1, AUDIT)]
+    job = own.history[0][0]
+    entry = decode_audit(own.history[1][5])
+    assert entry == AuditEntry(by="alice", role="submitter", action="submit", subject=job)
+
+
+def test_a_request_that_changes_no_state_leaves_an_audit_entry_and_the_state_as_it_is() -> None:
+    own = replica()
+    before = own.machine.digest()
+    backup = AuditEntry(by="olga", role="operator", action="backup", is_proven=True)
+    put(own, RequestAudited(NOW, msgspec.msgpack.encode(backup)))
+    assert own.machine.digest() == before
+    assert [decode_audit(row[5]) for row in own.history] == [backup]
+
+
+def test_pages_of_history_end_between_entries() -> None:
+    rows = [("job", 1, index, 100, kind, b"") for index in range(4) for kind in ("a", "b")]
+    assert whole_page(rows[:3], 3) == (rows[:2], True)
+    assert whole_page(rows[:4], 4) == (rows[:2], True)
+    assert whole_page(rows[:3], 4) == (rows[:3], False)
+    assert whole_page(rows[:1], 1) == (rows[:1], True)
 
 
 def test_a_command_whose_key_slot_another_group_owns_is_not_applied() -> None:

@@ -50,6 +50,10 @@ class GlobalApplied(msgspec.Struct, frozen=True):
     reply: Reply
     history: tuple[tuple[str, str, bytes], ...] = ()
 
+    @property
+    def did_change(self) -> bool:
+        return self.reply.ok and self.reply.code is not Code.DUPLICATE
+
 
 class GlobalJobMachine:
     """The global jobs of one group of gates."""

@@ -56,7 +56,11 @@ class Applied(NamedTuple):
     event: Event | None
     """None: the entry could not be decoded."""
     reply: Reply
-    history: Sequence[tuple[str, str, bytes]] = ()  # job, kind, data: rows for the audit
+    history: Sequence[tuple[str, str, bytes]] = ()  # job, kind, data
+
+    @property
+    def did_change(self) -> bool:
+        return self.reply.ok and self.reply.code is not Code.DUPLICATE
 
 
 _encoder = msgspec.msgpack.Encoder()

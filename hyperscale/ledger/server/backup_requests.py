@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from hyperscale.errors import HyperscaleError, RunError
+from hyperscale.ledger.audit import audit_of
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.replica import HistoryRow
 from hyperscale.ledger.server.ledger import Ledger
@@ -93,6 +94,8 @@ class BackupRequests:
 
     async def _serve(self, call: InboundCall, request: FetchGroupBackup) -> Chunks:
         found = self._open_ledger()
+        if request.group == MANAGEMENT and not request.is_passed_on:  # the first of a backup
+            await found.ledger.note_request(audit_of(call, "backup"))
         is_here = request.group == MANAGEMENT or found.history.is_complete(request.group)
         if request.group in found.ledger.core.replicas and is_here:
             served = _own(found.ledger, request.group)

@@ -18,7 +18,13 @@ from hyperscale.ledger.core_events import ProposalFailure, ProposalResult, ReadR
 from hyperscale.ledger.group_clock import TimeSource
 from hyperscale.ledger.machine import Machine
 from hyperscale.ledger.messages import CommandRefusal, ForwardCommand, ForwardCommandReply
-from hyperscale.ledger.records import MachineCommand, Record, decode_record
+from hyperscale.ledger.records import (
+    MachineCommand,
+    Record,
+    RequestAudited,
+    decode_record,
+    encode_record,
+)
 from hyperscale.ledger.replica import AppliedEntry, key_slot_of
 from hyperscale.ledger.server.ledger_driver import LedgerDriver
 from hyperscale.ledger.topology import (
@@ -126,6 +132,8 @@ class Ledger:
     def answers_for(self, group: int) -> list[int]:
         """Return the groups whose history a group has: its own, and those it is the heir of."""
         topology = self.topology
+        if group == MANAGEMENT:
+            return [MANAGEMENT]
         return [each for each in topology.groups if topology.heir_of(each) == group]
 
     def voters_of(self, group: int) -> list[str]:
@@ -159,21 +167,30 @@ class Ledger:
 
     # -- commands in any group ------------------------------------------------------------
 
-    async def decide(self, decision: Decision, *, timeout_s: float = 5.0) -> DecisionReply:
+    async def decide(
+        self, decision: Decision, *, audit: bytes = b"", timeout_s: float = 5.0
+    ) -> DecisionReply:
         """Commit a decision in group 0."""
-        done = await self.execute(MANAGEMENT, self.encode(decision), timeout_s=timeout_s)
+        body = self.encode(decision)
+        done = await self.execute(MANAGEMENT, body, audit=audit, timeout_s=timeout_s)
         return decode_decision_reply(done.reply)
 
     async def execute(
-        self, group: int, body: bytes, *, timeout_s: float = 5.0
+        self, group: int, body: bytes, *, audit: bytes = b"", timeout_s: float = 5.0
     ) -> ForwardCommandReply:
-        """Commit a command in a group.
+        """Commit a command in a group; `audit` says who asked for it (`ledger.audit`).
 
         Retry while the answer is that it was certainly not committed. Raise
         `OutcomeUnknownError` if it may have been committed, `UnavailableError` if it was not
         committed in time.
         """
-        return await self._route(ForwardCommand(group, "", body, version=self.version), timeout_s)
+        command = ForwardCommand(group, "", body, version=self.version, audit=audit)
+        return await self._route(command, timeout_s)
+
+    async def note_request(self, audit: bytes, *, timeout_s: float = 5.0) -> None:
+        """Commit who asked for what the ledger does not decide; raise if it cannot be committed."""
+        record = encode_record(RequestAudited(0, audit))
+        await self.execute_record(MANAGEMENT, record, timeout_s=timeout_s)
 
     async def execute_record(
         self, group: int, record: bytes, *, timeout_s: float = 5.0
@@ -181,9 +198,12 @@ class Ledger:
         """Commit a record of the ledger itself in a group."""
         return await self._route(ForwardCommand(group, "", record, is_record=True), timeout_s)
 
-    async def submit(self, key: str, body: bytes, *, timeout_s: float = 5.0) -> ForwardCommandReply:
+    async def submit(
+        self, key: str, body: bytes, *, audit: bytes = b"", timeout_s: float = 5.0
+    ) -> ForwardCommandReply:
         """Commit a command in the group that owns the key slot of its key."""
-        return await self._route(ForwardCommand(-1, key, body, version=self.version), timeout_s)
+        command = ForwardCommand(-1, key, body, version=self.version, audit=audit)
+        return await self._route(command, timeout_s)
 
     async def _route(self, command: ForwardCommand, timeout_s: float) -> ForwardCommandReply:
         deadline_s = self._loop.time() + timeout_s
@@ -282,7 +302,9 @@ class Ledger:
             raise self._not_leader(group)
         if core.proposals.is_full:
             raise OverloadedError("too many proposals wait for the disk", retry_after_s=0.1)
-        record: Record = MachineCommand(0, command.key, command.body, version=command.version)
+        record: Record = MachineCommand(
+            0, command.key, command.body, version=command.version, audit=command.audit
+        )
         if command.is_record:
             try:
                 record = admitted(decode_record(command.body), self.version)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from hyperscale.ledger.core_events import RaftRole
+from hyperscale.ledger.store import BEFORE_FIRST
 from hyperscale.ledger.topology import GroupState, NodeRecord
 from hyperscale.wire.client_access import Permission
 from hyperscale.wire.registry import MessagePriority, SizeClass, message, nested
@@ -104,11 +105,14 @@ class GetLedgerStatusReply(Struct, frozen=True, kw_only=True):
     permission=Permission.OPERATE,
 )
 class ListEvents(Struct, frozen=True, kw_only=True):
-    """Asks for the committed events of a job, or of all jobs since a time. -> ListEventsReply"""
+    """Asks for the committed events of a job, or of all jobs since a time, or, with `AUDIT` as the
+    job, for the audit. -> ListEventsReply"""
 
     job: str = ""
     since_ms: int = 0
     limit: int = 1_000
+    after: tuple[int, int, int] = BEFORE_FIRST
+    """Only rows after this one: stamp, group, index."""
     of_groups: tuple[int, ...] = ()
     """Set by a node that asks another: answer for these groups, or refuse."""
 
@@ -119,6 +123,7 @@ class ListEventsReply(Struct, frozen=True):
 
     rows: list[tuple[str, int, int, int, str, bytes]]
     has_more: bool = False
+    """There are rows after the last of these."""
 
 
 class MemberChange(StrEnum):

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from hyperscale.errors import HyperscaleError, InputError, RunError
+from hyperscale.ledger.audit import AUDIT, audit_of
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.core_events import LeadershipTransferRequested, RaftRole, SnapshotRequested
 from hyperscale.ledger.records import DigestRequested, encode_record
@@ -38,6 +39,7 @@ from hyperscale.ledger.server.operator_messages import (
     VerifyReply,
 )
 from hyperscale.ledger.server.peer_requests import OpenLedger
+from hyperscale.ledger.store import position_of
 from hyperscale.ledger.topology import (
     Decision,
     LeaderWanted,
@@ -125,7 +127,9 @@ class OperatorRequests:
             if not is_here or not await _are_fresh(ledger, asked.of_groups):
                 raise RunError("this node lacks events of these groups")
             return await self._own_events(ledger, asked)
-        if asked.job:
+        if asked.job == AUDIT:
+            wanted = {MANAGEMENT, *(record.number for record in ledger.topology.live_groups())}
+        elif asked.job:
             try:
                 group = ledger.topology.heir_of(self._group_of_job(asked.job))
             except InputError as error:
@@ -141,7 +145,10 @@ class OperatorRequests:
         replies = [await self._own_events(ledger, asked)] if mine or not wanted else []
         replies += await self._others_events(ledger, asked, wanted - mine, call.deadline_s)
         rows = {(row[1], row[2], row[0], row[4]): row for each in replies for row in each.rows}
-        ordered = sorted(rows.values(), key=lambda row: (row[3], row[1], row[2]))
+        ordered = sorted(rows.values(), key=position_of)
+        # Beyond the last row of an answer that has more, rows are missing.
+        ends = [position_of(each.rows[-1]) for each in replies if each.has_more and each.rows]
+        ordered = [row for row in ordered if not ends or position_of(row) <= min(ends)]
         cut, has_more = _bounded(ordered, asked.limit)
         return ListEventsReply(cut, has_more or any(each.has_more for each in replies))
 
@@ -153,6 +160,7 @@ class OperatorRequests:
             ledger.store.history,
             job_id=asked.job or None,
             since_ms=asked.since_ms,
+            after=asked.after,
             limit=limit + 1,
         )
         return ListEventsReply(*_bounded(rows, limit))
@@ -202,11 +210,13 @@ class OperatorRequests:
                     "the address of a manager of this cluster"
                 )
             return ChangeMemberReply(refused=f"{name} is not a node of the ledger", hint=hint)
+        forced = "forced" if asked.is_forced else ""
+        audit = audit_of(call, asked.change.value, name, detail=forced)
         match asked.change:
             case MemberChange.ADD | MemberChange.APPROVE:
-                return await _activate(ledger, nodes[number], asked.change)
+                return await _activate(ledger, nodes[number], asked.change, audit)
             case MemberChange.DRAIN:
-                return await drain(ledger, number, name, is_forced=asked.is_forced)
+                return await drain(ledger, number, name, is_forced=asked.is_forced, audit=audit)
             case MemberChange.REMOVE:
                 if (refusal := _removal_refused(ledger, number, asked)) is not None:
                     return refusal
@@ -217,7 +227,7 @@ class OperatorRequests:
                     return await self._promote(call, ledger, number, asked)
                 decision = LeaderWanted(asked.group, number)
                 done = f"{name} will lead group {asked.group}"
-        return await _decided(ledger, decision, done)
+        return await _decided(ledger, decision, done, audit)
 
     @staticmethod
     async def _promote(
@@ -231,6 +241,7 @@ class OperatorRequests:
                     hint="the voters are those that 'hyperscale ledger status' shows, with the "
                     "connection flags of this command",
                 )
+            await ledger.note_request(audit_of(call, "promote", asked.node, detail="group 0"))
             ledger.driver.feed(LeadershipTransferRequested(MANAGEMENT, number))
             return ChangeMemberReply(done=f"group 0 is being handed over to {asked.node}")
         link = ledger.living_peer(ledger.leader_of(MANAGEMENT))
@@ -240,7 +251,7 @@ class OperatorRequests:
             )
         return await link.call(asked, ChangeMemberReply, deadline_s=call.deadline_s)
 
-    async def _raise_version(self, _call: InboundCall, asked: RaiseVersion) -> ChangeMemberReply:
+    async def _raise_version(self, call: InboundCall, asked: RaiseVersion) -> ChangeMemberReply:
         """Raise the cluster version to the highest that all nodes and living workers have."""
         ledger = self._ledger()
         await ledger.fresh(MANAGEMENT)
@@ -259,10 +270,12 @@ class OperatorRequests:
             )
         left = tuple(node.number for node in away if node.version < wanted)
         done = f"the cluster version is {wanted}; older nodes are refused from now on"
-        return await _decided(ledger, VersionRaised(wanted, left), done)
+        audit = audit_of(call, "raise version", str(wanted))
+        return await _decided(ledger, VersionRaised(wanted, left), done, audit)
 
-    async def _compact(self, _call: InboundCall, _asked: Compact) -> CompactReply:
+    async def _compact(self, call: InboundCall, _asked: Compact) -> CompactReply:
         ledger = self._ledger()
+        await ledger.note_request(audit_of(call, "snapshot", ledger.driver.own_name))
         taken = []
         for group in sorted(ledger.core.replicas):
             ledger.driver.feed(SnapshotRequested(group))
@@ -367,7 +380,9 @@ async def _are_fresh(ledger: Ledger, groups: Iterable[int]) -> bool:
     return True
 
 
-async def _activate(ledger: Ledger, node: NodeRecord, change: MemberChange) -> ChangeMemberReply:
+async def _activate(
+    ledger: Ledger, node: NodeRecord, change: MemberChange, audit: bytes
+) -> ChangeMemberReply:
     """Approve a pending node, or cancel the drain of a draining one."""
     if node.state is NodeState.ACTIVE:
         return ChangeMemberReply(done=f"{node.name} is active already")
@@ -379,7 +394,7 @@ async def _activate(ledger: Ledger, node: NodeRecord, change: MemberChange) -> C
             hint=f"'hyperscale ledger members {verb} {node.name}' makes it active",
         )
     done = f"{node.name} is approved" if is_pending else f"{node.name} is active again"
-    return await _decided(ledger, NodeStateChanged(node.number, NodeState.ACTIVE), done)
+    return await _decided(ledger, NodeStateChanged(node.number, NodeState.ACTIVE), done, audit)
 
 
 def _removal_refused(ledger: Ledger, number: int, asked: ChangeMember) -> ChangeMemberReply | None:
@@ -397,7 +412,7 @@ def _removal_refused(ledger: Ledger, number: int, asked: ChangeMember) -> Change
 
 
 async def drain(
-    ledger: Ledger, number: int, name: str, *, is_forced: bool = False
+    ledger: Ledger, number: int, name: str, *, is_forced: bool = False, audit: bytes = b""
 ) -> ChangeMemberReply:
     """Drain a node, unless the others could commit nothing without it."""
     active = ledger.topology.active()
@@ -416,11 +431,13 @@ async def drain(
             "--force drains all the same",
         )
     done = f"{name} drains: other managers take over its votes and leaderships"
-    return await _decided(ledger, NodeStateChanged(number, NodeState.DRAINING), done)
+    return await _decided(ledger, NodeStateChanged(number, NodeState.DRAINING), done, audit)
 
 
-async def _decided(ledger: Ledger, decision: Decision, done: str) -> ChangeMemberReply:
-    reply = await ledger.decide(decision)
+async def _decided(
+    ledger: Ledger, decision: Decision, done: str, audit: bytes
+) -> ChangeMemberReply:
+    reply = await ledger.decide(decision, audit=audit)
     if reply.refused:
         return ChangeMemberReply(refused=reply.refused)
     return ChangeMemberReply(done=done)

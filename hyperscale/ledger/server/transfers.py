@@ -24,7 +24,7 @@ from hyperscale.ledger.messages import (
 )
 from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.ledger.server.ledger_driver import LedgerDriver
-from hyperscale.ledger.store import BEFORE_FIRST
+from hyperscale.ledger.store import BEFORE_FIRST, position_of, whole_page
 from hyperscale.wire.errors import CallError, QueueFullError
 from hyperscale.wire.link import PeerLink
 from hyperscale.wire.messages import Chunk
@@ -169,13 +169,12 @@ class HistoryTransfer:
     async def _fetch_from_voters(self, group: int) -> bool:
         """Ask the other voters until one is complete or all have given what they have."""
         ledger = self._ledger
-        record = ledger.topology.groups.get(group)
-        if record is None:
+        voters = ledger.voters_of(group)
+        if not voters:
             return False  # this node has not applied the topology yet
-        others = [number for number in record.settled if number != ledger.core.number]
+        others = [name for name in voters if name != self._driver.own_name]
         answered = 0
-        for number in others:
-            name = self._driver.name_of(number)
+        for name in others:
             try:
                 if await self._fetch_from(name, ledger.answers_for(group)):
                     return True
@@ -208,8 +207,7 @@ class HistoryTransfer:
                     # Rows added since come from entries of this node's own log. Waiting for an
                     # empty page would never end while jobs end.
                     break
-                last = page.rows[-1]
-                after = (last[3], last[1], last[2])
+                after = position_of(page.rows[-1])
         await self._driver.until_durable(ticket)
         extra = {"peer": name, "groups": groups, "rows": count, "is_complete": is_complete}
         _log.info("history.fetched", extra=extra)
@@ -228,7 +226,8 @@ class HistoryTransfer:
         rows = await asyncio.to_thread(
             ledger.store.history, group=request.group, after=request.after, limit=_PAGE_ROWS
         )
-        data = msgspec.msgpack.encode(HistoryPage(rows, is_complete, len(rows) == _PAGE_ROWS))
+        page, has_more = whole_page(rows, _PAGE_ROWS)
+        data = msgspec.msgpack.encode(HistoryPage(page, is_complete, has_more))
         for chunk in chunks_of(data):
             yield chunk
 

@@ -45,12 +45,13 @@ from hyperscale.gates.slices import split_problem
 from hyperscale.gates.views import global_live_view, global_view
 from hyperscale.jobs.committed.events import Code, decode_reply
 from hyperscale.jobs.committed.keys import KEY_HINT, key_problem
+from hyperscale.ledger.audit import audit_of
 from hyperscale.ledger.server.ledger import STRONG
 from hyperscale.nodes.gates.datacenter_links import DatacenterLinks
 from hyperscale.nodes.gates.datacenter_requests import DatacenterOutput
 from hyperscale.nodes.gates.owners import GlobalOwners
 from hyperscale.nodes.jobs.bundles import Bundles
-from hyperscale.nodes.jobs.job_ownership import actor_of, quota_of
+from hyperscale.nodes.jobs.job_ownership import actor_of, audit_of_change, quota_of
 from hyperscale.nodes.jobs.job_routing import (
     JobRouting,
     change_reply,
@@ -125,7 +126,8 @@ class GateRequests:
             return SubmitJobReply(
                 accepted=False, code=Code.INVALID, error=error.message, hint=error.hint
             )
-        done = await self._ledger.submit(job.key, body, timeout_s=left_s(call))
+        audit = audit_of(call, "submit", detail=job.plan.file, claimed=job.by)
+        done = await self._ledger.submit(job.key, body, audit=audit, timeout_s=left_s(call))
         reply = decode_reply(done.reply)
         return SubmitJobReply(
             accepted=reply.ok,
@@ -184,8 +186,9 @@ class GateRequests:
         group = self._routing.group_of(cancel.job)
         by = actor_of(call, cancel.by)
         event = GlobalCancelRequested(job=cancel.job, reason=cancel.reason, by=by)
+        audit = audit_of(call, "cancel", cancel.job, detail=cancel.reason, claimed=cancel.by)
         body = self._ledger.encode(event)
-        done = await self._ledger.execute(group, body, timeout_s=left_s(call))
+        done = await self._ledger.execute(group, body, audit=audit, timeout_s=left_s(call))
         reply = decode_reply(done.reply)
         if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:
             known = (await self.get_job(call, GetJob(job=cancel.job))).job
@@ -200,9 +203,11 @@ class GateRequests:
     async def change(self, call: InboundCall, change: ChangeLoad) -> ChangeLoadReply:
         """Commit a change of a job's load; the owner brings it to every datacenter."""
         group = self._routing.group_of(change.job)
-        event = GlobalLoadChanged(job=change.job, change=change.change)
+        wanted = replace(change.change, by=actor_of(call, change.change.by))
+        event = GlobalLoadChanged(job=change.job, change=wanted)
+        audit = audit_of_change(call, change)
         body = self._ledger.encode(event)
-        done = await self._ledger.execute(group, body, timeout_s=left_s(call))
+        done = await self._ledger.execute(group, body, audit=audit, timeout_s=left_s(call))
         reply = decode_reply(done.reply)
         if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:
             known = (await self.get_job(call, GetJob(job=change.job))).job

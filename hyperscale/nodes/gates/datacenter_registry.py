@@ -21,6 +21,7 @@ from hyperscale.gates.messages import (
     ListDatacenters,
     ListDatacentersReply,
 )
+from hyperscale.ledger.audit import audit_of
 from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.ledger.topology import RegistryChanged
 from hyperscale.nodes.gates.datacenter_links import DatacenterLinks
@@ -71,7 +72,7 @@ class DatacenterRegistry:
         finally:
             self._proposing.discard(name)
 
-    async def change(self, _call: InboundCall, request: ChangeDatacenter) -> ChangeDatacenterReply:
+    async def change(self, call: InboundCall, request: ChangeDatacenter) -> ChangeDatacenterReply:
         """Drain, resume or remove a datacenter for an operator."""
         name, state = request.datacenter, request.state
         for _ in range(_TRIES):
@@ -90,7 +91,10 @@ class DatacenterRegistry:
             change = moved(self._ledger.topology.registry, name, state)
             if change is None:
                 return ChangeDatacenterReply()
-            reply = await self._ledger.decide(RegistryChanged(name, change.before, change.after))
+            reply = await self._ledger.decide(
+                RegistryChanged(name, change.before, change.after),
+                audit=audit_of(call, "datacenter", name, detail=state.value),
+            )
             if not reply.refused:
                 extra = {"datacenter": name, "state": state.value}
                 _log.info("datacenter.state_changed", extra=extra)

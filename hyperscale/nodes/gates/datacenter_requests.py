@@ -18,6 +18,8 @@ from hyperscale.client.messages import (
 )
 from hyperscale.gates.committed.state import GlobalJob
 from hyperscale.gates.messages import AskDatacenter, AskDatacenterReply
+from hyperscale.ledger.audit import audit_of
+from hyperscale.ledger.server.ledger import Ledger
 from hyperscale.ledger.server.operator_messages import (
     ChangeMember,
     ChangeMemberReply,
@@ -28,6 +30,7 @@ from hyperscale.nodes.gates.datacenter_links import DatacenterLinks
 from hyperscale.nodes.messages import ListMembers, ListMembersReply
 from hyperscale.sansio.tasks import TaskSupervisor
 from hyperscale.wire.calls import InboundCall
+from hyperscale.wire.client_access import Permission
 from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
 from hyperscale.wire.registry import REGISTRY
 
@@ -47,8 +50,9 @@ _RELAYED: dict[type[Struct], type[Struct]] = {
 class DatacenterRequests:
     """Passes requests on to the managers of datacenters."""
 
-    def __init__(self, datacenters: DatacenterLinks) -> None:
+    def __init__(self, datacenters: DatacenterLinks, ledger: Ledger) -> None:
         self._datacenters = datacenters
+        self._ledger = ledger
 
     async def ask(self, call: InboundCall, request: AskDatacenter) -> AskDatacenterReply:
         """Pass on a request that the caller might make itself."""
@@ -58,7 +62,8 @@ class DatacenterRequests:
             raise RemoteError(
                 f"gates do not pass on {type(message).__name__}", code=RemoteErrorCode.ROLE
             )
-        problem = REGISTRY.spec_of(message).sending_problem(call.peer.role, call.principal)
+        spec = REGISTRY.spec_of(message)
+        problem = spec.sending_problem(call.peer.role, call.principal)
         if problem:
             raise RemoteError(problem, code=RemoteErrorCode.ROLE)
         if request.datacenter not in self._datacenters.views():
@@ -68,6 +73,9 @@ class DatacenterRequests:
                 code=RemoteErrorCode.INVALID,
                 hint=f"known datacenters: {known}",
             )
+        if spec.permission is Permission.OPERATE:
+            audit = audit_of(call, "ask datacenter", request.datacenter, detail=str(message))
+            await self._ledger.note_request(audit)
         answer = await self._call(request.datacenter, message, reply)
         return AskDatacenterReply(reply=REGISTRY.pack(answer))
 

@@ -115,7 +115,9 @@ class GatesService(NodeService):
         self._streams = JobStreams(
             member.config.reporting, led, member.tasks, datacenter="", loss="datacenter_lost"
         )
-        self._parts = _Parts(owners, requests, registry, DatacenterRequests(self.datacenters))
+        self._parts = _Parts(
+            owners, requests, registry, DatacenterRequests(self.datacenters, ledger)
+        )
         ledger.hooks.topology.append(self._follow_registry)
         ledger.hooks.applied.append(self._applied)
         self._follow_registry()

@@ -31,6 +31,7 @@ from hyperscale.jobs.committed.keys import KEY_HINT, key_problem
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.committed.state import JOB_ENDS
 from hyperscale.jobs.messages import DrainWorker, DrainWorkerReply
+from hyperscale.ledger.audit import audit_of
 from hyperscale.ledger.server.ledger import STRONG
 from hyperscale.ledger.server.operator_messages import ChangeMemberReply
 from hyperscale.ledger.server.operator_requests import drain as drain_seats
@@ -38,7 +39,7 @@ from hyperscale.ledger.topology import NodeState
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.client_queries import ClientQueries
-from hyperscale.nodes.jobs.job_ownership import actor_of, quota_of
+from hyperscale.nodes.jobs.job_ownership import actor_of, audit_of_change, quota_of
 from hyperscale.nodes.jobs.job_routing import ANSWER_S, JobRouting, change_reply, left_s
 from hyperscale.nodes.jobs.job_secrets import JobSecrets
 from hyperscale.nodes.member import MemberNode
@@ -100,7 +101,8 @@ class ClientCommands:
             return SubmitJobReply(
                 accepted=False, code=Code.INVALID, error=error.message, hint=error.hint
             )
-        done = await self._ledger.submit(job.key, body, timeout_s=left_s(call))
+        audit = audit_of(call, "submit", detail=job.plan.file, claimed=job.by)
+        done = await self._ledger.submit(job.key, body, audit=audit, timeout_s=left_s(call))
         reply = decode_reply(done.reply)
         return SubmitJobReply(
             accepted=reply.ok,
@@ -184,8 +186,9 @@ class ClientCommands:
         group = self._routing.group_of(cancel.job)
         by = actor_of(call, cancel.by)
         event = CancelRequested(job=cancel.job, reason=cancel.reason, by=by)
+        audit = audit_of(call, "cancel", cancel.job, detail=cancel.reason, claimed=cancel.by)
         body = self._ledger.encode(event)
-        done = await self._ledger.execute(group, body, timeout_s=left_s(call))
+        done = await self._ledger.execute(group, body, audit=audit, timeout_s=left_s(call))
         reply = decode_reply(done.reply)
         if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:
             # Another manager may keep the job's record.
@@ -201,9 +204,11 @@ class ClientCommands:
     async def change(self, call: InboundCall, change: ChangeLoad) -> ChangeLoadReply:
         """Commit a change of a job's load; its leader passes it on to the workers."""
         group = self._routing.group_of(change.job)
-        event = LoadChanged(job=change.job, change=change.change)
+        wanted = replace(change.change, by=actor_of(call, change.change.by))
+        event = LoadChanged(job=change.job, change=wanted)
+        audit = audit_of_change(call, change)
         body = self._ledger.encode(event)
-        done = await self._ledger.execute(group, body, timeout_s=left_s(call))
+        done = await self._ledger.execute(group, body, audit=audit, timeout_s=left_s(call))
         reply = decode_reply(done.reply)
         if reply.code in {Code.TERMINAL, Code.UNKNOWN_JOB}:
             known = (await self._queries.get_job(call, GetJob(job=change.job))).job
@@ -211,11 +216,12 @@ class ClientCommands:
                 return ChangeLoadReply(accepted=False, status=known.status, code=Code.TERMINAL)
         return change_reply(reply)
 
-    async def drain(self, _call: InboundCall, drain: DrainNode) -> DrainNodeReply:
+    async def drain(self, call: InboundCall, drain: DrainNode) -> DrainNodeReply:
         """Drain a worker, or a manager's seats in the ledger."""
         member = self._member.known(drain.node)
         if member is not None and member.role is Role.WORKER:
             link = self._routing.link(drain.node)
+            await self._ledger.note_request(audit_of(call, "drain", drain.node))
             deadline_s = asyncio.get_running_loop().time() + ANSWER_S
             drains = await link.call(DrainWorker(), DrainWorkerReply, deadline_s=deadline_s)
             return DrainNodeReply(left=drains.attempts)
@@ -227,6 +233,7 @@ class ClientCommands:
             )
         reply = ChangeMemberReply()
         if topology.nodes[number].state is NodeState.ACTIVE:
-            reply = await drain_seats(self._ledger, number, drain.node)
+            audit = audit_of(call, "drain", drain.node)
+            reply = await drain_seats(self._ledger, number, drain.node, audit=audit)
         seats = sum(number in {*group.voters, *group.settled} for group in topology.groups.values())
         return DrainNodeReply(left=seats, refused=reply.refused, hint=reply.hint)

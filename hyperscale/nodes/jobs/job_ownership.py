@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hyperscale.client.messages import (
+    ChangeLoad,
     GetJob,
     GetJobReply,
     ListJobs,
@@ -19,6 +20,7 @@ from hyperscale.client.messages import (
 )
 from hyperscale.jobs.committed.keys import job_id, parse_job_id
 from hyperscale.jobs.committed.state import WORKFLOW_ENDS, JobView
+from hyperscale.ledger.audit import audit_of
 from hyperscale.nodes.jobs.job_routing import no_such_job
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.client_access import Permission
@@ -34,6 +36,14 @@ def actor_of(call: InboundCall, claimed: str) -> str:
     """Return who submits or cancels a job: the name that the client has proved, or, if clients have
     no names, the one that it claims."""
     return claimed if call.principal is None else call.principal.name
+
+
+def audit_of_change(call: InboundCall, request: ChangeLoad) -> bytes:
+    """Return the audit entry for a change of a job's load."""
+    change = request.change
+    return audit_of(
+        call, change.kind.value, request.job, detail=change.describe(), claimed=change.by
+    )
 
 
 async def check_owner(call: InboundCall, request: Struct, find: FindJob) -> None:
