@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "into one certificate (default: one certificate per role)",
     )
     add("--name", metavar="NAME", help="file and subject name, needs --role (default: the role)")
-    about = "bind the certificate to one node id (default: any)"
+    about = "node id that a node's certificate is bound to; 'any' for none (default: --name)"
     add("--node-id", default="", metavar="ID", help=about)
     about = "name or address of the node; repeat the flag for more (default: loopback)"
     add("--host", action="append", metavar="HOST", help=about)
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
             cluster=args.cluster,
             environment=args.environment,
             datacenter=args.datacenter,
-            node_id=args.node_id,
+            node_id=_node_id(args.node_id, args.name, is_node=client_role is None),
             client=args.name if client_role else "",
             client_role=client_role,
         )
@@ -133,6 +133,13 @@ def _client_role(roles: Sequence[str], name: str | None) -> ClientRole | None:
             f"--role {' and '.join(roles)}: one certificate is for a node or for a client"
         )
     return max(of_clients, key=list(ClientRole).index, default=None)
+
+
+def _node_id(given: str, name: str | None, *, is_node: bool) -> str:
+    """Return the node id in the certificate; empty: any node of its roles may use it."""
+    if given == "any":
+        return ""
+    return given or (name or "" if is_node else "")
 
 
 def _connection_role(role: str) -> Role:

@@ -16,10 +16,11 @@ examples:
   hyperscale secret                          print a new secret
   hyperscale secret --out cluster.secret     write it to a file with mode 0600
 
-To rotate the secret without downtime, restart all nodes three times:
-  1. with the new secret as previous secret: nodes accept both secrets
-  2. with the two exchanged: the new secret is the secret, the old one the previous secret
-  3. without a previous secret: nodes refuse the old secret
+To rotate the secret without downtime, change the secret files of all nodes three times; nodes read
+them again within seconds, or on SIGHUP:
+  1. the new secret as previous secret: nodes accept both secrets
+  2. the two exchanged: the new secret is the secret, the old one the previous secret
+  3. the new secret in both files: nodes refuse the old secret
 """
 
 

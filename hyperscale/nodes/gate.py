@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from hyperscale.config.loading import NodeSettings
 from hyperscale.gates.committed.machine import GlobalJobMachine
-from hyperscale.nodes.certificate_watch import CertificateWatch
+from hyperscale.nodes.credentials import NodeCredentials
 from hyperscale.nodes.disk_use import DiskUse
 from hyperscale.nodes.gates.service import GatesService
 from hyperscale.nodes.ledger_service import LedgerService
@@ -15,7 +15,7 @@ from hyperscale.wire.roles import Role
 
 
 def _services(member: MemberNode, handlers: Handlers) -> Iterator[NodeService]:
-    yield CertificateWatch(member)
+    yield NodeCredentials(member)
     ledger = LedgerService(member, handlers, GlobalJobMachine)
     yield ledger
     yield GatesService(member, handlers, ledger)

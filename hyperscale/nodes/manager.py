@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from hyperscale.config.loading import NodeSettings
-from hyperscale.nodes.certificate_watch import CertificateWatch
+from hyperscale.nodes.credentials import NodeCredentials
 from hyperscale.nodes.disk_use import DiskUse
 from hyperscale.nodes.jobs.global_parts import GlobalParts
 from hyperscale.nodes.jobs.service import JobsService
@@ -15,7 +15,7 @@ from hyperscale.wire.roles import Role
 
 
 def _services(member: MemberNode, handlers: Handlers) -> Iterator[NodeService]:
-    yield CertificateWatch(member)
+    yield NodeCredentials(member)
     ledger = LedgerService(member, handlers)
     yield ledger
     jobs = JobsService(member, handlers, ledger)

@@ -115,6 +115,9 @@ class NodeService:
         """Return why this service keeps the node from being ready; empty if it does not."""
         return ()
 
+    def reload(self) -> None:
+        """Read again what may change while the node runs."""
+
     def collect(self) -> list[Family]:
         """Return the metrics of this service."""
         return []
@@ -170,6 +173,7 @@ class MemberNode:
         self.address = address
         self.http_address = http_address_of(*http, address)
         self._http = http
+        self.datagrams = datagrams
         self.server = server
         self.tasks = TaskSupervisor()
         self.driver = MembershipDriver(
@@ -308,6 +312,11 @@ class MemberNode:
         )
         collectors = [service.collect for service in self.services]
         return render([lambda: own, self.load_monitor.collect, *collectors])
+
+    def reload(self) -> None:
+        """Have every service read again what may change while the node runs."""
+        for service in self.services:
+            service.reload()
 
     def healthz(self) -> Response:
         """Answer /healthz: the process is alive."""

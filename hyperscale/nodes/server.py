@@ -167,7 +167,13 @@ async def _run_until_signal(
     config: NodeConfig, spec: RoleSpec, announce: Callable[[MemberNode], None]
 ) -> None:
     stop = asyncio.Event()
-    node = asyncio.create_task(run_node(config, spec, stop, announce), name="node")
+    opened: list[MemberNode] = []
+
+    def on_open(member: MemberNode) -> None:
+        opened.append(member)
+        announce(member)
+
+    node = asyncio.create_task(run_node(config, spec, stop, on_open), name="node")
 
     def on_signal(name: str) -> None:
         if sys.stderr.isatty():
@@ -177,11 +183,16 @@ async def _run_until_signal(
         _log.info("signal.received", extra={"signal": name})
         stop.set()
 
+    def on_hangup() -> None:
+        """Read secrets and certificates again; the configuration stays as it was at the start."""
+        _log.info("signal.received", extra={"signal": "SIGHUP"})
+        for member in opened:
+            member.reload()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
-    # A node reads its configuration, certificates and secrets when it starts, and only then.
-    loop.add_signal_handler(signal.SIGHUP, _ignore_hangup)
+    loop.add_signal_handler(signal.SIGHUP, on_hangup)
     try:
         await node
     except asyncio.CancelledError:
@@ -189,7 +200,3 @@ async def _run_until_signal(
     finally:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
-
-
-def _ignore_hangup() -> None:
-    _log.info("signal.ignored", extra={"signal": "SIGHUP"})

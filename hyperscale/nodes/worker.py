@@ -5,7 +5,7 @@ from hyperscale.jobs.agent.events import FitnessChecked
 from hyperscale.nodes.agent.agent_driver import AgentDriver
 from hyperscale.nodes.agent.machine import offered_cores
 from hyperscale.nodes.agent.self_check import SelfCheck
-from hyperscale.nodes.certificate_watch import CertificateWatch
+from hyperscale.nodes.credentials import NodeCredentials
 from hyperscale.nodes.disk_use import DiskUse
 from hyperscale.nodes.member import MemberNode, NodeService, RoleSpec
 from hyperscale.nodes.server import NodeServer, complete_config
@@ -22,7 +22,7 @@ def _services(member: MemberNode, handlers: Handlers) -> list[NodeService]:
         on_checked=lambda unfit: agent.feed(FitnessChecked(unfit)),
     )
     disk = DiskUse(member, {"bundles": "bundles", "results": "results"})
-    return [CertificateWatch(member), agent, self_check, disk]
+    return [NodeCredentials(member), agent, self_check, disk]
 
 
 WORKER_ROLE = RoleSpec(

@@ -1,8 +1,8 @@
 """The cluster secret: checking, creating, reading and writing it.
 
 There is no default secret. During a rotation a node accepts two: it seals with `current` and opens
-with `current` or `previous`. To rotate without losing a message, restart the cluster three times:
-add the new secret as `previous`, swap the two, remove the old one.
+with `current` or `previous`. To rotate without losing a message, change the files of all nodes
+three times: add the new secret as `previous`, swap the two, remove the old one.
 """
 
 import os

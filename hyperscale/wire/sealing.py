@@ -220,6 +220,16 @@ class DatagramSealer:
         self._incarnation = incarnation
         self._cipher = self._own_cipher()
 
+    def use(self, secrets: Secrets) -> None:
+        """Seal with other secrets from now on; the windows of other senders stay."""
+        if self._secrets is None:
+            raise InvariantError("datagrams in the clear cannot be sealed while a node runs")
+        self._secrets = secrets
+        self._cipher = self._own_cipher()
+        for sender in self._senders.values():
+            if sender.secret not in secrets.accepted:
+                sender.cipher = None
+
     def seal(self, plain: bytes) -> bytes:
         self._sent += 1
         counter = self._sent

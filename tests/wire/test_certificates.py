@@ -10,6 +10,7 @@ from cryptography import x509
 from hyperscale.cli.main import main
 from hyperscale.errors import InputError
 from hyperscale.wire.certificate_identity import identity_from_uris
+from hyperscale.wire.client_access import ClientRole
 from hyperscale.wire.cluster_secret import Secrets, read_secret_file
 from hyperscale.wire.roles import Role
 from hyperscale.wire.security import Security, SecurityMode, TlsFiles
@@ -62,6 +63,26 @@ class TestCerts:
         context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
         assert context.get_ca_certs()
 
+    @pytest.mark.parametrize(
+        ("flags", "node", "client", "role"),
+        [
+            (["worker", "--name", "w7"], "w7", "", None),
+            (["worker", "--name", "w7", "--node-id", "any"], "", "", None),
+            (["viewer", "--name", "vera"], "", "vera", ClientRole.VIEWER),
+            (["client", "--name", "alice"], "", "alice", ClientRole.SUBMITTER),
+            (["operator", "--name", "olga"], "", "olga", ClientRole.OPERATOR),
+            (["client"], "", "", None),
+        ],
+    )
+    def test_a_name_binds_a_certificate_to_a_node_or_to_a_client(
+        self, tmp_path: Path, flags: list[str], node: str, client: str, role: ClientRole | None
+    ) -> None:
+        assert certs(tmp_path, "--role", *flags) == 0
+        name = flags[2] if len(flags) > 1 else flags[0]
+        names = names_of(tmp_path / f"{name}.pem")
+        vouched = identity_from_uris(names.get_values_for_type(x509.UniformResourceIdentifier))
+        assert (vouched.node_id, vouched.client, vouched.client_role) == (node, client, role)
+
     def test_existing_files_are_not_overwritten(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -87,6 +108,8 @@ class TestCerts:
             ["--days", "soon"],
             ["--days", "1000000"],
             ["--name", "alone"],
+            ["--role", "viewer"],
+            ["--role", "worker", "--role", "client", "--name", "both"],
             ["--role", "king"],
             ["--role", "worker", "--name", "../escape"],
             ["--cluster", "no spaces"],

@@ -91,6 +91,26 @@ class TestDatagrams:
         assert during.open(sealer(NEW, "c").seal(b"new")).plain == b"new"
         assert refusal(after, sealer(OLD).seal(b"old")) is RefusalReason.SECRET
 
+    def test_a_running_node_takes_new_secrets_and_refuses_the_old_one(self) -> None:
+        speaker, hearer = sealer(OLD, "a"), sealer(OLD, "b")
+        first = speaker.seal(b"1")
+        hearer.open(first)
+        hearer.use(Secrets(NEW, OLD))
+        assert refusal(hearer, first) is RefusalReason.REPLAYED
+        assert hearer.open(speaker.seal(b"2")).plain == b"2"
+        speaker.use(Secrets(NEW, OLD))
+        assert hearer.open(speaker.seal(b"3")).plain == b"3"
+        hearer.use(Secrets(NEW))
+        assert hearer.open(speaker.seal(b"4")).plain == b"4"
+        speaker.use(Secrets(OLD))
+        assert refusal(hearer, speaker.seal(b"5")) is RefusalReason.SECRET
+
+    def test_a_known_sender_with_a_secret_that_was_removed_is_refused(self) -> None:
+        speaker, hearer = sealer(OLD, "a"), sealer(NEW, "b", previous=OLD)
+        hearer.open(speaker.seal(b"1"))
+        hearer.use(Secrets(NEW))
+        assert refusal(hearer, speaker.seal(b"2")) is RefusalReason.SECRET
+
     def test_a_rotation_in_three_rounds_loses_nothing(self) -> None:
         rounds = [(OLD, None), (OLD, NEW), (NEW, OLD), (NEW, None)]
         for before, behind in itertools.pairwise(rounds):
