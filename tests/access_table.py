@@ -44,6 +44,8 @@ OF_CLUSTER: dict[str, tuple[type[Struct], ...]] = {
     "ledger members": (ledger.ChangeMember,),
     "ledger snapshot": (ledger.Compact,),
     "ledger verify": (ledger.Verify,),
+    "ledger version": (ledger.GetLedgerStatus,),
+    "ledger version raise": (ledger.RaiseVersion,),
     "ledger backup": (FetchGroupBackup,),
 }
 """The commands that ask a cluster, and the messages that they cannot do without."""

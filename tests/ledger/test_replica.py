@@ -71,10 +71,10 @@ def test_a_change_and_its_audit_entry_are_one_entry_of_the_log() -> None:
 
 def test_a_request_that_changes_no_state_leaves_an_audit_entry_and_the_state_as_it_is() -> None:
     own = replica()
-    before = own.machine.digest()
+    before = own.machine.snapshot()
     backup = AuditEntry(by="olga", role="operator", action="backup", is_proven=True)
     put(own, RequestAudited(NOW, msgspec.msgpack.encode(backup)))
-    assert own.machine.digest() == before
+    assert own.machine.snapshot() == before
     assert [decode_audit(row[5]) for row in own.history] == [backup]
 
 
