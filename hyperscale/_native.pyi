@@ -699,6 +699,23 @@ class Call(Coroutine[Any, Any, Any]):
     def exception(self) -> BaseException | None: ...
 
 @final
+class Sender:
+    """Sends the requests of a hub's clients, counted for the step that makes them."""
+
+    def __init__(
+        self, engine: Engine, get_step: Callable[[Any], Any], no_step: object, *, sees_all: bool
+    ) -> None:
+        """`get_step` returns the scope of the step that makes a call, or `no_step`."""
+    def __call__(
+        self, template: Template, vu: int, needs_body: bool, /
+    ) -> Coroutine[Any, Any, Any]:
+        """Send a request of a virtual user; True keeps the body even if no step can see it."""
+    def replace(self, function: Callable[..., Any]) -> None:
+        """Call this for every request, instead of an engine."""
+    def resume(self, engine: Engine) -> None:
+        """Send by an engine again."""
+
+@final
 class UserProgram:
     """What the loops of a slot's virtual users share. `program` is a `StepProgram`."""
 

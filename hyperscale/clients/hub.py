@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 from urllib.parse import urlsplit
 
-from hyperscale._native import Engine, Exchange, Program, Recorder, Template, resolve
+from hyperscale._native import Engine, Exchange, Program, Recorder, Sender, Template, resolve
 from hyperscale.clients.auth import Authorizer
 from hyperscale.clients.bodies import encode_data
 from hyperscale.clients.grpc import GRPCBook, GRPCClient
-from hyperscale.clients.http import HTTP2Client, HTTPClient, Request, RequestError, Send
+from hyperscale.clients.http import HTTP2Client, HTTPClient, RequestError, Send
 from hyperscale.clients.libraries import ENGINE_CLIENTS, client_class, engine_client_class
 from hyperscale.clients.library import CallRoom
 from hyperscale.clients.scope import NO_STEP, current_step
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from hyperscale.clients.tcp import TCPClient
     from hyperscale.clients.udp import UDPClient
     from hyperscale.clients.websocket import WebsocketClient
-
-SendNative = Callable[[Template, int, int, bool], Request[Any]]
 
 CompiledStep = tuple[list[Template], int | None, int, list[int], list[int]]
 """A request (or one for each row of a feed, and the number of that feed), its place in the
@@ -215,20 +213,8 @@ class ClientHub:
             connections=self._connections,
         )
         loop.add_reader(self._engine.fileno(), self._engine.poll)
-        send_native: SendNative = self._engine.send
-        get_step = current_step.get
-        sees_all = trace is not None
-
-        def send(template: Template, vu: int, needs_body: bool) -> Request[Any]:
-            step, sees_body = get_step(NO_STEP)
-            return send_native(template, vu, step, sees_body or needs_body or sees_all)
-
-        def rebind(function: SendNative) -> None:
-            nonlocal send_native
-            send_native = function
-
-        # Clients keep `send` for good; `rebind` keeps it from keeping a closed engine alive.
-        self._native, self._rebind = NativeClients(plan, send, network), rebind
+        self._sender = Sender(self._engine, current_step.get, NO_STEP, sees_all=trace is not None)
+        self._native = NativeClients(plan, self._sender, network)
 
     def client(self, vu: int, user: object = None) -> Client:
         """Return the clients of a virtual user, the instance of its workflow."""
@@ -358,13 +344,13 @@ class ClientHub:
         requests that it holds only when it is polled, which `guard` prevents.
         """
         self._is_halted = self._room.is_halted = True
-        self._rebind(_never)
+        self._sender.replace(_never)
 
     def resume(self) -> None:
         """Send calls again, such as those of teardown hooks."""
         if self._is_halted and self._engine is not None:
             self._is_halted = self._room.is_halted = False
-            self._rebind(self._engine.send)
+            self._sender.resume(self._engine)
 
     def guard(self) -> None:
         """Poll the engine from now on only while it is not halted."""
@@ -389,7 +375,7 @@ class ClientHub:
         if self._engine is not None:
             self._engine.cut_all()
             self._loop.remove_reader(self._engine.fileno())
-            self._rebind(_closed)
+            self._sender.replace(_closed)
             # The last reference to the engine: its connections end now, not when garbage is
             # collected.
             self._engine = None

@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use crate::calls::{call_with, run_in};
+use crate::current_task::CurrentTask;
 use crate::exchange::Exchange;
 use crate::recorder::{lock, Recorder, Shared};
 use crate::template::{to_addresses, to_options, Template};
@@ -33,6 +34,7 @@ pub struct Engine {
     recorder: Shared,
     turns: Arc<Turns>,
     event_loop: Py<PyAny>,
+    current: CurrentTask,
     /// What a step receives. Instances are made without a call of `__init__`: the engine sets
     /// their one attribute, `exchange`.
     response_type: Py<PyType>,
@@ -66,6 +68,7 @@ impl Engine {
         // Steps that wake up together send their next requests together.
         this.core().hold_writes();
         let delivered = this.deliver_all(slf.py());
+        this.current.clear(slf.py())?;
         this.core().release_writes(&mut lock(&this.recorder));
         this.turns.end_calls();
         if this.core().has_done() {
@@ -150,7 +153,7 @@ impl Engine {
     #[allow(clippy::too_many_arguments)] // most of them named by the caller
     fn new(
         recorder: &Recorder,
-        event_loop: Py<PyAny>,
+        event_loop: Bound<'_, PyAny>,
         response_type: Py<PyType>,
         error_type: Py<PyAny>,
         trace: Option<Py<PyAny>>,
@@ -167,7 +170,8 @@ impl Engine {
             core: Mutex::new(core),
             recorder,
             turns,
-            event_loop,
+            current: CurrentTask::new(&event_loop)?,
+            event_loop: event_loop.unbind(),
             response_type,
             error_type,
             trace,
@@ -196,7 +200,7 @@ impl Engine {
     }
 
     /// Begins a request; the returned `Call` is awaited for the response.
-    fn send<'py>(
+    pub fn send<'py>(
         slf: &Bound<'py, Self>,
         template: &Template,
         vu: u32,
@@ -380,11 +384,12 @@ impl Call {
         let callbacks = inner.take_callbacks();
         drop(inner);
         if let Some(user) = user {
-            if let Err(error) = UserLoop::wake(&user.into_bound(slf.py())) {
+            if let Err(error) = UserLoop::wake(&user.into_bound(slf.py()), &engine.current) {
                 report(slf, engine, error)?;
             }
         }
         for (callback, context) in callbacks {
+            engine.current.clear(slf.py())?;
             let callback = callback.bind(slf.py());
             let ran = match context {
                 Some(context) => run_in(context.bind(slf.py()), callback, slf.as_any()),
@@ -422,11 +427,12 @@ impl Call {
     }
 
     /// With `throw` and `close`, what `asyncio.create_task` asks of a coroutine.
-    fn send<'py>(
-        slf: Bound<'py, Self>,
-        _value: &Bound<'py, PyAny>,
-    ) -> PyResult<Option<Bound<'py, Self>>> {
-        Self::__next__(slf)
+    fn send<'py>(slf: Bound<'py, Self>, _value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Self>> {
+        if slf.get().done() {
+            return Err(PyStopIteration::new_err(slf.get().result(slf.py())?));
+        }
+        slf.get().set_blocking(true);
+        Ok(slf)
     }
 
     #[pyo3(signature = (error, value = None, traceback = None))]
@@ -445,17 +451,19 @@ impl Call {
         Self::cancel(slf, None).map(|_| ())
     }
 
-    fn __next__(slf: Bound<'_, Self>) -> PyResult<Option<Bound<'_, Self>>> {
+    /// Raises StopIteration without an exception object, which the interpreter does not need.
+    fn __next__(slf: Bound<'_, Self>) -> PyResult<*mut ffi::PyObject> {
         let mut inner = slf.get().lock();
         if matches!(inner.state, State::Pending) {
             inner.is_blocking = true;
             drop(inner);
-            return Ok(Some(slf));
+            return Ok(slf.into_ptr());
         }
         drop(inner);
         let result = slf.get().result(slf.py())?;
-        // Not a tuple of it, which would be made into an exception here and now.
-        Err(PyStopIteration::new_err(result))
+        // SAFETY: both are live objects. A null pointer says that an error is set.
+        unsafe { ffi::PyErr_SetObject(ffi::PyExc_StopIteration, result.as_ptr()) };
+        Ok(ptr::null_mut())
     }
 
     #[getter(_asyncio_future_blocking)]

@@ -13,9 +13,10 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::calls::{call_with, call_with_both, resume, throw, Sent};
+use crate::calls::{call_with, resume, throw, Sent};
 use crate::exchange::Exchange;
 use crate::recorder::lock;
+use crate::sender::CountedFor;
 use crate::user_program::{Layer, Steps, UserProgram};
 
 /// What the pacing returns for a user that ends.
@@ -133,10 +134,12 @@ impl Place {
             (stage, input) => {
                 let Some(awaited) = self.awaited.take() else { return Ok(Flow::Over) };
                 let awaited = awaited.into_bound(py);
+                let counted_for = self.counted_for(program, stage);
                 let sent = match input {
                     Input::Go => resume(&awaited),
                     Input::Throw(error) => throw(&awaited, error),
                 };
+                drop(counted_for);
                 match self.take(py, program, stage, awaited, sent, running)? {
                     Ok(next) => next,
                     Err(yielded) => return Ok(Flow::Yield(yielded)),
@@ -163,7 +166,9 @@ impl Place {
                 }
                 Next::Await(stage, awaited) => {
                     self.stage = stage;
+                    let counted_for = self.counted_for(program, stage);
                     let sent = resume(&awaited);
+                    drop(counted_for);
                     match self.take(py, program, stage, awaited, sent, running)? {
                         Ok(next) => next,
                         Err(yielded) => return Ok(Flow::Yield(yielded)),
@@ -171,6 +176,14 @@ impl Place {
                 }
                 Next::Over => return Ok(Flow::Over),
             }
+        }
+    }
+
+    /// Counts the traffic of the step that goes on for it, until the value is dropped.
+    fn counted_for(&self, program: &UserProgram, stage: Stage) -> Option<CountedFor> {
+        match (stage, program.layers.get(self.layer)) {
+            (Stage::Step, Some(Layer::One(step))) => Some(CountedFor::new(step.traffic)),
+            _ => None,
         }
     }
 
@@ -360,7 +373,9 @@ impl Place {
         if self.began_ns == 0 {
             self.began_ns = clock::now_ns();
         }
+        let counted_for = CountedFor::new(step.traffic);
         let returned = step.call(self.instance.bind(py), results.bind(py));
+        drop(counted_for);
         match returned {
             Ok(result) if step.is_async => {
                 if result.get_type().is(&program.coroutine_type) {
@@ -467,20 +482,4 @@ impl Place {
         }
         Ok(Next::Iterate)
     }
-}
-
-/// Notes the task that runs, as asyncio does around each step of one, and runs the user.
-pub fn run_as_task<'py>(
-    place: &mut Place,
-    task: &Bound<'py, PyAny>,
-    running: &AtomicU32,
-) -> PyResult<Flow<'py>> {
-    let py = task.py();
-    let program = place.program.clone_ref(py);
-    let program = program.get();
-    let event_loop = program.event_loop.bind(py);
-    call_with_both(program.enter_task.bind(py), event_loop, task)?;
-    let flow = place.run(py, Input::Go, running);
-    call_with_both(program.leave_task.bind(py), event_loop, task)?;
-    flow
 }

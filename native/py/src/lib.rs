@@ -6,6 +6,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 mod calls;
+mod current_task;
 mod engine;
 mod exchange;
 mod hist;
@@ -17,6 +18,7 @@ mod program;
 mod raft;
 mod recorder;
 mod report;
+mod sender;
 mod store;
 mod target;
 mod template;
@@ -57,6 +59,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<template::Template>()?;
     module.add_class::<engine::Engine>()?;
     module.add_class::<engine::Call>()?;
+    module.add_class::<sender::Sender>()?;
     module.add_class::<user_program::UserProgram>()?;
     module.add_class::<user_loop::UserLoop>()?;
     module.add_function(wrap_pyfunction!(user_loop::_go_on, module)?)?;

@@ -17,8 +17,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::calls::{call_with, run_in};
+use crate::current_task::CurrentTask;
 use crate::engine::Call;
-use crate::iteration::{run_as_task, Flow, Input, Place};
+use crate::iteration::{Flow, Input, Place};
 use crate::user_program::UserProgram;
 
 pyo3::import_exception!(asyncio, CancelledError);
@@ -56,19 +57,19 @@ pub struct UserLoop {
     running: AtomicU32,
 }
 
-/// Runs a user that a call has woken. The caller has entered the context of its task.
+/// Runs a user that a call has woken, in the context of its task. True if it waits for another call,
+/// False if its task has to be woken.
 #[pyfunction]
-pub fn _go_on(user_loop: &Bound<'_, UserLoop>) -> PyResult<()> {
+pub fn _go_on(user_loop: &Bound<'_, UserLoop>) -> PyResult<bool> {
     let this = user_loop.get();
     let py = user_loop.py();
     let mut inner = this.lock();
-    let (Some(mut place), Some(task)) = (inner.place.take(), &inner.task) else {
+    let Some(mut place) = inner.place.take() else {
         return Err(PyRuntimeError::new_err("the loop of a virtual user was woken twice"));
     };
-    let task = task.bind(py).clone();
     inner.standing = Standing::Running { is_cancelled: false };
     drop(inner);
-    let flow = run_as_task(&mut place, &task, &this.running);
+    let flow = place.run(py, Input::Go, &this.running);
     let mut inner = this.lock();
     inner.standing = match flow {
         Ok(Flow::Yield(yielded)) => {
@@ -77,7 +78,7 @@ pub fn _go_on(user_loop: &Bound<'_, UserLoop>) -> PyResult<()> {
             match yielded.downcast_into_exact::<Call>() {
                 Ok(call) if !is_cancelled && Call::lend(&call, user_loop) => {
                     inner.standing = Standing::Waiting(call.unbind());
-                    return Ok(());
+                    return Ok(true);
                 }
                 Ok(call) => Standing::HandingOver(call.into_any().unbind()),
                 Err(other) => Standing::HandingOver(other.into_inner().unbind()),
@@ -86,12 +87,19 @@ pub fn _go_on(user_loop: &Bound<'_, UserLoop>) -> PyResult<()> {
         Ok(Flow::Over) => Standing::Ended(Ok(())),
         Err(error) => Standing::Ended(Err(error)),
     };
-    let wake_task = inner.wake_task.take();
-    drop(inner);
-    if let Some((wake_task, _)) = wake_task {
-        call_with(wake_task.bind(py), user_loop.as_any())?;
+    Ok(false)
+}
+
+/// Calls a function in a context, or in the one of the caller.
+fn run<'py>(
+    context: Option<&Bound<'py, PyAny>>,
+    function: &Bound<'py, PyAny>,
+    argument: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    match context {
+        Some(context) => run_in(context, function, argument),
+        None => call_with(function, argument),
     }
-    Ok(())
 }
 
 impl UserLoop {
@@ -99,23 +107,29 @@ impl UserLoop {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the user go on: the call that it waited for has ended. No task runs now.
-    pub fn wake(slf: &Bound<'_, Self>) -> PyResult<()> {
+    /// Lets the user go on: the call that it waited for has ended. No task runs its own step now.
+    pub fn wake(slf: &Bound<'_, Self>, current: &CurrentTask) -> PyResult<()> {
         let py = slf.py();
         let inner = slf.get().lock();
-        let (Standing::Waiting(_), Some(place)) = (&inner.standing, &inner.place) else {
+        let (Standing::Waiting(_), Some(place), Some(task), Some((_, context))) =
+            (&inner.standing, &inner.place, &inner.task, &inner.wake_task)
+        else {
             return Ok(());
         };
         let go_on = place.program.get().go_on.bind(py).clone();
-        let context = match &inner.wake_task {
-            Some((_, Some(context))) => Some(context.bind(py).clone()),
-            _ => None,
-        };
+        let context = context.as_ref().map(|context| context.bind(py).clone());
+        let task = task.bind(py).clone();
         drop(inner);
-        match context {
-            Some(context) => run_in(&context, &go_on, slf.as_any())?,
-            None => call_with(&go_on, slf.as_any())?,
-        };
+        current.mark(&task)?;
+        let waits = run(context.as_ref(), &go_on, slf.as_any())?;
+        if waits.is_truthy()? {
+            return Ok(());
+        }
+        current.clear(py)?;
+        let wake_task = slf.get().lock().wake_task.take();
+        if let Some((wake_task, _)) = wake_task {
+            run(context.as_ref(), wake_task.bind(py), slf.as_any())?;
+        }
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use pyo3::types::{PyInt, PyList, PyTuple, PyType};
 
 use crate::calls::call_with;
 use crate::recorder::{Recorder, Shared};
+use crate::sender::Traffic;
 
 const NO_LIMIT: i64 = -1;
 const WORD_BYTES: usize = 8;
@@ -79,6 +80,7 @@ pub struct Step {
     pub name: Py<PyAny>,
     pub function: Py<PyAny>,
     pub scope: Py<PyAny>,
+    pub traffic: Traffic,
     pub index: usize,
     pub needs: Steps,
     pub is_plain: bool,
@@ -93,6 +95,7 @@ impl Step {
             name: hook.getattr("name")?.unbind(),
             function: hook.getattr("function")?.unbind(),
             scope: hook.getattr("scope")?.unbind(),
+            traffic: hook.getattr("scope")?.extract()?,
             index: hook.getattr("index")?.extract()?,
             needs: Steps::from_bits(&hook.getattr("needs")?, count)?,
             is_plain: hook.getattr("is_plain")?.extract()?,
@@ -139,8 +142,6 @@ pub struct Functions {
 #[pyclass(frozen, module = "hyperscale._native")]
 pub struct UserProgram {
     pub event_loop: Py<PyAny>,
-    pub enter_task: Py<PyAny>,
-    pub leave_task: Py<PyAny>,
     /// Runs a user that waited for a call, inside the user's context.
     pub go_on: Py<PyAny>,
     pub coroutine_type: Py<PyAny>,
@@ -236,11 +237,8 @@ impl UserProgram {
         }
         let has_judges =
             program.getattr("checks")?.is_truthy()? || program.getattr("metrics")?.is_truthy()?;
-        let tasks = py.import("asyncio.tasks")?;
         Ok(Self {
             event_loop: event_loop.unbind(),
-            enter_task: tasks.getattr("_enter_task")?.unbind(),
-            leave_task: tasks.getattr("_leave_task")?.unbind(),
             go_on: py.import("hyperscale._native")?.getattr("_go_on")?.unbind(),
             coroutine_type: py.import("types")?.getattr("CoroutineType")?.unbind(),
             recorder: recorder.shared.clone(),
