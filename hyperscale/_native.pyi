@@ -842,6 +842,7 @@ class Program:
         place_s: float = 0.0,
         missed_from_s: float | None = None,
         seed: int | None = None,
+        phase: float = 0.0,
     ) -> None:
         """Begins iterations as arrivals are due. The slot began at `begins_at_s` of its shape, and
         is at `place_s` now; arrivals due from `missed_from_s` up to its beginning are dropped."""
@@ -873,6 +874,7 @@ def arrival_times(
     seed: int | None = None,
     from_s: float = 0.0,
     count: int = 1000,
+    phase: float = 0.0,
 ) -> list[float]:
     """The first times at which arrivals of a slot are due, from `from_s` on."""
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from hyperscale._native import Recorder
 from hyperscale.execution.slot_clock import SlotClock
-from hyperscale.plan import ArrivalKind, WorkflowPlan
+from hyperscale.plan import WorkflowPlan
 from hyperscale.plan.changes import LoadSchedule
 from hyperscale.plan.shapes import Arrivals, slot_users
 
@@ -188,9 +188,10 @@ class OpenPacing:
         slots: int,
         slot: int,
     ) -> None:
-        seed = plan.seed if plan.arrivals is ArrivalKind.POISSON else None
         self._clock = clock
-        self._arrivals = Arrivals(clock.schedule.stages, slots, slot, seed=seed)
+        self._arrivals = Arrivals(
+            clock.schedule.stages, slots, slot, seed=plan.arrival_seed, phase=plan.arrival_phase
+        )
         self._recorder = recorder
         self._began_ns = 0  # when the place was 0, if the workflow had never been paused
         self._free: list[asyncio.Future[int]] = []  # the one that was busy last comes first

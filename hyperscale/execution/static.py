@@ -20,7 +20,7 @@ from hyperscale.execution.slot_clock import SlotClock
 from hyperscale.execution.tally import CheckTally, MetricTally
 from hyperscale.graph import Blueprint, Hook
 from hyperscale.graph.static_steps import FromParameter, StaticCall
-from hyperscale.plan import ArrivalKind, FeedPer
+from hyperscale.plan import FeedPer
 from hyperscale.plan.alternatives import choices_of
 from hyperscale.plan.rows import feeds_once
 from hyperscale.plan.shapes import slot_users
@@ -141,7 +141,8 @@ class NativeCrew:
                 place_s=place_s,
                 begins_at_s=begins_at_s,
                 missed_from_s=clock.missed_from_s,
-                seed=plan.seed if plan.arrivals is ArrivalKind.POISSON else None,
+                seed=plan.arrival_seed,
+                phase=plan.arrival_phase,
             )
         elif is_paced(plan, clock.schedule):
             users = range(slot, slot + self.size * slots, slots)

@@ -23,6 +23,7 @@ class WorkflowShare(Struct, frozen=True, omit_defaults=True):
     first_vu: int = 0
     iterations: int | None = None
     stages: tuple[StagePlan, ...] = ()
+    arrival_phase: float = 0.0
     rows: dict[str, tuple[int, int]] = {}  # by feed: the first of its rows, and how many they are
 
 
@@ -61,7 +62,13 @@ def split_plan(plan: Plan, cores: Mapping[str, int]) -> dict[str, PlanShare]:
         first_vu = 0
         for index, shared in enumerate(shares.values()):
             part = WorkflowShare(
-                vus[index], first_vu, iterations[index], stages[index], rows[index]
+                vus[index],
+                first_vu,
+                iterations[index],
+                stages[index],
+                # The slots of the datacenters before it have earlier arrivals.
+                sum(each < index for each in dealt) / len(dealt),
+                rows[index],
             )
             shared[workflow.name] = part
             first_vu += vus[index]
@@ -78,6 +85,7 @@ def whole_plan(plan: Plan, datacenters: list[str]) -> dict[str, PlanShare]:
                 index * workflow.vus,
                 workflow.iterations,
                 workflow.stages,
+                index / count,
                 _split_rows(workflow, dealt, count)[index],
             )
             for workflow in plan.workflows
@@ -111,6 +119,7 @@ def _slice(workflow: WorkflowPlan, shared: WorkflowShare) -> WorkflowPlan:
         workflow,
         vus=shared.vus,
         first_vu=shared.first_vu,
+        arrival_phase=shared.arrival_phase,
         iterations=shared.iterations,
         stages=shared.stages,
         thresholds=(),

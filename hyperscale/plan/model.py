@@ -184,6 +184,7 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hosts: tuple[str, ...] = ()  # "host:port" of literal URLs, resolved before anything runs
     files: dict[str, str] = {}  # `File` defaults and feeds as written: full path
     first_vu: int = 0  # number of the first virtual user: of a datacenter's part of a job
+    arrival_phase: float = 0.0  # its even arrivals come later by so much of their distance
     placement: Placement = ANYWHERE
     in_python: str = ""  # why its steps run in Python; empty: the native engine runs them
 
@@ -218,6 +219,13 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def seed(self) -> int:
         """Of everything random in the workflow: the same test has the same load."""
         return zlib.crc32(self.name.encode())
+
+    @property
+    def arrival_seed(self) -> int | None:
+        """Of arrivals that are a Poisson process, another one in each datacenter; None: even."""
+        if self.arrivals is not ArrivalKind.POISSON:
+            return None
+        return zlib.crc32(f"{self.name}: {self.first_vu}".encode()) if self.first_vu else self.seed
 
     def seed_of(self, feed: FeedPlan) -> int:
         """Of the rows that a feed with `take="random"` deals."""

@@ -129,18 +129,25 @@ def slot_users(stages: Sequence[StagePlan], slots: int, slot: int) -> Iterator[t
 class Arrivals:
     """The arrivals of one slot, in order: when each is due.
 
-    Even arrivals: arrival n of the workflow belongs to slot n mod `slots`. With `seed` they are a
+    Even arrivals: arrival n of the workflow belongs to slot n mod `slots`. All of them come later
+    by `phase` of their distance: those of several datacenters alternate. With `seed` they are a
     Poisson process: those of each slot are independent, with its share of the rate, and together
     they have the whole rate.
     """
 
     def __init__(
-        self, stages: Sequence[StagePlan], slots: int, slot: int, *, seed: int | None = None
+        self,
+        stages: Sequence[StagePlan],
+        slots: int,
+        slot: int,
+        *,
+        seed: int | None = None,
+        phase: float = 0.0,
     ) -> None:
         self._shape = Shape(stages)
         self._slots = slots
         self._random = None if seed is None else SplitMix(seed, slot)
-        self._area = float(slot) if seed is None else slots * self._exponential()
+        self._area = slot + phase if seed is None else slots * self._exponential()
 
     def next_s(self) -> float | None:
         """Return when the next arrival is due; None: there are no more."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from hyperscale.reporting.results import RunStatus
 from tests.cluster.test_load_changes import until_more, until_quiet, until_users
+from tests.execution.server import CountingServer
 from tests.lab.cluster import (
     Cluster,
     assert_exact,
@@ -50,6 +52,40 @@ def test_a_job_submitted_with_dir_runs_in_all_datacenters(cluster: Cluster) -> N
     (job,) = done.stdout.split()[1:2]
     assert "completed" in cluster.run("jobs", *where).stdout
     assert cluster.run("results", job, *where).returncode == 0
+
+
+@on_loop
+async def test_datacenters_share_the_arrivals_and_the_rows_of_a_job(cluster: Cluster) -> None:
+    with CountingServer() as server:
+        file = cluster.write(f"""
+from hyperscale import Feed
+
+class Fed(Workflow):
+    vus = 4
+    duration = "30s"
+    rows = Feed([{{"url": f"{server.url}/{{row}}"}} for row in range(301)], take="once")
+
+    @step()
+    async def page(self, url: URL = rows.column("url")) -> HTTPResponse:
+        return await self.client.http.get(url)
+
+class Rate(Workflow):
+    rate = "51/s"
+    duration = "1s"
+    max_vus = 60
+
+    @step()
+    async def get(self, url: URL = "URL_/") -> HTTPResponse:
+        return await self.client.http.get(url)
+""")
+        async with cluster.client() as client:
+            job = await client.submit_job(file, datacenter_count=2)
+            final = await client.wait_for_completion(job, timeout=90)
+        used = Counter(int(request.rpartition("/")[2]) for request in server.requests.elements())
+    fed, rate = final.result.workflows
+    assert used == dict.fromkeys(range(301), 1)
+    assert (fed.sent, final.result.gaps) == (301, [])
+    assert rate.arrivals == 51
 
 
 def failing_later(cluster: Cluster, switch: Path, *, vus: int) -> Path:

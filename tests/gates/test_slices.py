@@ -5,8 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hyperscale.gates.slices import sliced, split_plan, split_problem, whole_plan, without_rows
-from hyperscale.plan import FeedPer, FeedPlan, Plan, StagePlan, Take
+from hyperscale.gates.slices import (
+    PlanShare,
+    sliced,
+    split_plan,
+    split_problem,
+    whole_plan,
+    without_rows,
+)
+from hyperscale.plan import ArrivalKind, FeedPer, FeedPlan, Plan, StagePlan, Take
+from hyperscale.plan.shapes import Arrivals, constant
 from tests.lab.job_builders import plan, workflow
 
 
@@ -127,3 +135,40 @@ def test_a_datacenter_that_replaces_another_deals_none_of_the_rows_it_may_have_u
     shared = without_rows(job, split_plan(job, {"a": 1, "b": 1})["b"])
     (feed,) = sliced(job, shared).workflows[0].feeds
     assert feed.dealt == 0
+
+
+@given(cores=st.lists(st.integers(1, 9), min_size=1, max_size=5), total=st.integers(1, 400))
+def test_datacenters_together_have_the_arrivals_of_the_job(cores: list[int], total: int) -> None:
+    rate = replace(workflow("Rate", vus=50), stages=constant(total, 1.0), is_open=True)
+    job = plan(rate)
+    shares = split_plan(job, {f"dc{n}": each for n, each in enumerate(cores)})
+    found = sum(len(arrivals(job, shared)) for shared in shares.values())
+    assert abs(found - total) < len(cores)
+    assert found == total or len(set(cores)) > 1  # exactly, if they are equal
+
+
+def test_arrivals_of_equal_datacenters_alternate() -> None:
+    job = plan(replace(workflow("Rate", vus=50), stages=constant(30, 1.0), is_open=True))
+    found = [
+        due_s
+        for shared in split_plan(job, dict.fromkeys("abc", 4)).values()
+        for due_s in arrivals(job, shared)
+    ]
+    assert sorted(found) == pytest.approx([n / 30 for n in range(30)])
+
+
+def arrivals(job: Plan, shared: PlanShare) -> list[float]:
+    """Return when the arrivals of a datacenter are due."""
+    part = sliced(job, shared).workflows[0]
+    made, found = Arrivals(part.stages, 1, 0, phase=part.arrival_phase), []
+    while (due_s := made.next_s()) is not None:
+        found.append(due_s)
+        made.advance()
+    return found
+
+
+def test_poisson_arrivals_differ_between_datacenters() -> None:
+    load = replace(workflow("Rate", vus=50), arrivals=ArrivalKind.POISSON, is_open=True)
+    job = plan(replace(load, stages=constant(30, 1.0)))
+    shares = split_plan(job, {"a": 1, "b": 1}).values()
+    assert len({sliced(job, shared).workflows[0].arrival_seed for shared in shares}) == 2

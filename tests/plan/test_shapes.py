@@ -137,16 +137,17 @@ def test_poisson_arrivals_have_the_rate_and_the_spread_of_a_poisson_process() ->
     st.integers(0, 6),
     st.one_of(st.none(), st.integers(0, 2**32 - 1)),
     st.floats(0, 100),
+    st.floats(0, 0.99),
 )
 def test_the_native_arrivals_are_the_same(
-    shape: list[StagePlan], slots: int, slot: int, seed: int | None, from_s: float
+    shape: list[StagePlan], slots: int, slot: int, seed: int | None, from_s: float, phase: float
 ) -> None:
     slot %= slots
-    arrivals, expected = Arrivals(shape, slots, slot, seed=seed), []
+    arrivals, expected = Arrivals(shape, slots, slot, seed=seed, phase=phase), []
     arrivals.skip_until(from_s)
     while (due_s := arrivals.next_s()) is not None and len(expected) < 200:
         expected.append(due_s)
         arrivals.advance()
     pairs = [(stage.duration_s, stage.target) for stage in shape]
-    native = arrival_times(pairs, slots, slot, seed=seed, from_s=from_s, count=200)
+    native = arrival_times(pairs, slots, slot, seed=seed, from_s=from_s, count=200, phase=phase)
     assert native == pytest.approx(expected, abs=1e-9)

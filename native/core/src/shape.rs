@@ -88,6 +88,15 @@ impl Arrivals {
         Self { shape: Shape::new(stages), slots, area, random }
     }
 
+    /// Even arrivals that come later, by a part of the distance between two of the workflow.
+    #[must_use]
+    pub fn shifted(mut self, phase: f64) -> Self {
+        if self.random.is_none() {
+            self.area += phase;
+        }
+        self
+    }
+
     /// Goes on with other stages: the numbers of the arrivals go on.
     pub fn reshape(&mut self, stages: &[(f64, f64)]) {
         self.shape = Shape::new(stages);

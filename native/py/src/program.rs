@@ -159,9 +159,10 @@ impl Program {
     }
 
     /// Begins iterations as arrivals are due. The slot began at `begins_at_s` of its shape, and is
-    /// at `place_s` now; arrivals due from `missed_from_s` up to its beginning are dropped.
+    /// at `place_s` now; even arrivals are shifted by `phase` of their distance. Arrivals due from `missed_from_s` up to its beginning are dropped.
     #[pyo3(signature = (
-        stages, slots, slot, *, begins_at_s = 0.0, place_s = 0.0, missed_from_s = None, seed = None
+        stages, slots, slot, *,
+        begins_at_s = 0.0, place_s = 0.0, missed_from_s = None, seed = None, phase = 0.0
     ))]
     #[allow(clippy::too_many_arguments)] // most of them named by the caller
     fn pace_arrivals(
@@ -173,8 +174,9 @@ impl Program {
         place_s: f64,
         missed_from_s: Option<f64>,
         seed: Option<u64>,
+        phase: f64,
     ) -> PyResult<()> {
-        let mut arrivals = Arrivals::new(&stages, slots, slot, seed);
+        let mut arrivals = Arrivals::new(&stages, slots, slot, seed).shifted(phase);
         arrivals.skip_until(missed_from_s.unwrap_or(begins_at_s));
         let missed = arrivals.skip_until(begins_at_s);
         if missed > 0 {
@@ -250,7 +252,7 @@ fn to_changes(changes: Vec<(f64, usize)>) -> PyResult<Vec<(u64, usize)>> {
 
 /// The first `count` times at which arrivals of a slot are due, from `from_s` on.
 #[pyfunction]
-#[pyo3(signature = (stages, slots, slot, *, seed = None, from_s = 0.0, count = 1000))]
+#[pyo3(signature = (stages, slots, slot, *, seed = None, from_s = 0.0, count = 1000, phase = 0.0))]
 pub fn arrival_times(
     stages: Vec<(f64, f64)>,
     slots: u32,
@@ -258,8 +260,9 @@ pub fn arrival_times(
     seed: Option<u64>,
     from_s: f64,
     count: usize,
+    phase: f64,
 ) -> Vec<f64> {
-    let mut arrivals = Arrivals::new(&stages, slots, slot, seed);
+    let mut arrivals = Arrivals::new(&stages, slots, slot, seed).shifted(phase);
     arrivals.skip_until(from_s);
     let times = std::iter::from_fn(|| {
         let due_s = arrivals.next_s()?;
