@@ -42,8 +42,12 @@ class Machine(Protocol):
     def encode_reply(self, reply: object) -> bytes:
         """Encode a reply of `apply` for another node."""
 
+    @property
+    def state(self) -> object:
+        """The whole live state, which msgspec can encode: for hashes."""
+
     def snapshot(self) -> bytes:
-        """Return the whole live state; equal states give equal bytes."""
+        """Return the whole live state encoded; equal states give equal bytes."""
 
     def restore(self, data: bytes) -> None: ...
     def export_keys(self, is_moved: Callable[[str], bool]) -> bytes:

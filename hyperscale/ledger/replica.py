@@ -93,7 +93,7 @@ class _Image(Struct, omit_defaults=True):
     time_ms: int = 0
 
 
-_encode_image = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
 _decode_image = msgspec.msgpack.Decoder(_Image).decode
 
 
@@ -210,20 +210,18 @@ class Replica:
 
     def digest(self) -> bytes:
         """Hash afresh everything a snapshot would hold."""
-        own = hashlib.blake2b(self._encoded(b""), digest_size=16)
-        own.update(hashlib.blake2b(self._state(), digest_size=16).digest())
+        own = hashlib.blake2b(self._unknown.image.digest(self._image(b"")), digest_size=16)
+        own.update(self._unknown.state.digest(self.machine.state))
         return own.digest()
 
     # -- snapshots ------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        return self._encoded(self._state())
+        state = self._unknown.state.add(self.machine.snapshot())
+        return self._unknown.image.add(_encode(self._image(state)))
 
-    def _state(self) -> bytes:
-        return self._unknown.state.add(self.machine.snapshot())
-
-    def _encoded(self, machine: bytes) -> bytes:
-        image = _Image(
+    def _image(self, machine: bytes) -> _Image:
+        return _Image(
             machine,
             sorted(self.key_slots),
             self.outgoing,
@@ -232,14 +230,13 @@ class Replica:
             self.last_ms,
             self.time_ms,
         )
-        return self._unknown.image.add(_encode_image(image))
 
     def restore(self, index: int, data: bytes) -> None:
         """Replace the state by that of a snapshot."""
         image = _decode_image(data)
         self.machine.restore(image.machine)
         self._unknown.state.note(image.machine, self.machine.snapshot())
-        self._unknown.image.note(data, _encode_image(image))
+        self._unknown.image.note(data, _encode(image))
         self.key_slots = set(image.key_slots)
         self.outgoing = image.outgoing
         self.released = set(image.released)

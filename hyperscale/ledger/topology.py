@@ -307,6 +307,10 @@ class Topology(Struct, omit_defaults=True):
     def encode_reply(self, reply: object) -> bytes:
         return _encode(reply)
 
+    @property
+    def state(self) -> object:
+        return self
+
     def snapshot(self) -> bytes:
         return _encode(self)
 

@@ -3,9 +3,11 @@
 A newer node may have sent the snapshot, and may be sent one later: what it wrote must not get lost
 on the way through an older node, nor make the states of both differ. New fields are the last of
 their structs, and fields with default values are not written, so adding the unknown ones at the
-end gives the bytes that the newer node would have written.
+end gives what the newer node would have written. States are compared as JSON: in MessagePack the
+head of a struct depends on how many fields its class has, used or not.
 """
 
+import hashlib
 from typing import Any
 
 import msgspec
@@ -13,6 +15,7 @@ from msgspec import Struct, field
 
 _decode = msgspec.msgpack.decode
 _encode = msgspec.msgpack.Encoder().encode
+_as_json = msgspec.json.Encoder().encode
 
 
 class _Unknown(Struct):
@@ -35,12 +38,20 @@ class UnknownFields:
             self._root = _missing(_decode(received), _decode(encoded))
 
     def add(self, encoded: bytes) -> bytes:
-        """Return a state of this version with the unknown fields, where they still belong."""
-        if self._root is None or not encoded:
+        """Return an encoded state of this version with the unknown fields, where they still
+        belong."""
+        if self._root is None:
             return encoded
         state = _decode(encoded)
         _add(state, self._root)
         return _encode(state)
+
+    def digest(self, state: object) -> bytes:
+        """Hash a state with the unknown fields: the same in versions that have further fields, as
+        long as those are not used."""
+        if self._root is not None:
+            state = _decode(self.add(_encode(state)))
+        return hashlib.blake2b(_as_json(state), digest_size=16).digest()
 
 
 def _missing(received: Any, known: Any) -> _Unknown | None:

@@ -335,7 +335,7 @@ async def test_every_node_is_upgraded_and_rolled_back_under_jobs_of_three_minute
 
 def _summary(mixed: MixedCluster, result: RunResult) -> str:
     anew = len(result.segments)
-    assert anew <= 4, "a part begins anew once for each restart of a worker"
+    assert anew <= 4, f"a part begins anew once for each restart of a worker: {result.segments}"
     return (
         f"the target received {mixed.received():,} requests, {sent(result):,} were reported, at "
         f"most {gaps(result):,} are in gaps; {anew} parts began anew, on restarted workers; "

@@ -143,6 +143,10 @@ class GlobalJobMachine:
     def encode_reply(self, reply: object) -> bytes:
         return _encoder.encode(reply)
 
+    @property
+    def state(self) -> object:
+        return self._table
+
     def snapshot(self) -> bytes:
         return self._table.encode()
 

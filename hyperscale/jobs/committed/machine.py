@@ -143,6 +143,10 @@ class JobMachine:
         self._state.end(job, self._limits)
         return Applied(event, _OK, ((job.id, kind, record),))
 
+    @property
+    def state(self) -> object:
+        return self._state
+
     def snapshot(self) -> bytes:
         return self._state.encode()
 

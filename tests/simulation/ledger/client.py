@@ -31,6 +31,7 @@ from tests.lab.job_builders import plan, submission, workflow
 from tests.ledger.linearizability import History, Operation
 from tests.simulation import network
 from tests.simulation.kernel import Host
+from tests.simulation.ledger.newer_events import newer_event, newer_note
 from tests.simulation.ledger.routing import Command
 
 ANSWER_S = 4.0
@@ -56,6 +57,8 @@ class Workload:
     nodes: list[str]
     keys: int = 5
     every_s: float = 0.1
+    sends_newer: bool = False
+    """Some events are of a newer version."""
     work: float = 0.3
     """Share of operations on jobs whose parts are dispatched."""
     history: History = field(default_factory=History)
@@ -129,6 +132,9 @@ class ClientProgram:
     def _act(self, now_s: float) -> None:
         rng, workload = self.host.world.rng, self.workload
         node = rng.choice(workload.nodes)
+        if workload.sends_newer and workload.jobs and rng.random() < 0.3:
+            self._send_newer(node)
+            return
         if rng.random() < workload.work:
             self._work(node, f"w{rng.randrange(2)}")
             return
@@ -148,6 +154,16 @@ class ClientProgram:
             finish = JobFinished(job=workload.jobs[key], status=status)
             self._recorded(node, key, "finish", status.value, finish)
         del now_s
+
+    def _send_newer(self, node: str) -> None:
+        """Send an event that only the newer nodes of the tier know, about a job with parts: its
+        cancel is in no history."""
+        rng = self.host.world.rng
+        job = self.workload.jobs.get("w0") or rng.choice(sorted(self.workload.jobs.values()))
+        is_worked = job == self.workload.jobs.get("w0")
+        body = newer_event(job, rng) if is_worked else newer_note(job)
+        command = Command(parse_job_id(job).group, "", body)
+        self._call(node, ("routed", command), self._count_answer)
 
     def _submit(self, node: str, key: str, payload: int) -> None:
         event = _submission(key, payload)

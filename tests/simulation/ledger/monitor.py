@@ -202,10 +202,9 @@ class LedgerMonitor(Monitor, Observer):
     def _judge(self, group: int, record: MachineCommand, reply: object) -> None:
         if not isinstance(reply, Reply):
             return  # not this group's slot
-        event = decode(record.body)
-        is_new = reply.ok and reply.code is Code.OK
-        if not is_new:
+        if not reply.ok or reply.code is not Code.OK:
             return
+        event = decode(record.body)
         if isinstance(event, JobSubmitted):
             first = self.jobs.setdefault(event.key, reply.job)
             if first != reply.job:

@@ -29,6 +29,8 @@ class Mutant:
     """Words of the violations that may catch it."""
     core: Callable[..., ObservedCore] = ObservedCore
     machine: Callable[[str, int], Machine] = JobMachine
+    newer: Callable[[str, int], Machine] | None = None
+    """The machine of every second node, which knows more than the others."""
     store: Callable[[], CrashableStore] | None = None
     stale_snapshots: bool = False
     acks_early: bool = False

@@ -91,10 +91,11 @@ class LedgerProgram:
             self._join(now_s)
 
     def _open(self, number: int, now_s: float) -> None:
+        make_machine = self.tier.newer.get(self.host.address, self.tier.machine)
         core = self.tier.core(
             number,
             self.store,
-            make_machine=lambda group: self.tier.machine("sim", group),
+            make_machine=lambda group: make_machine("sim", group),
             seed=self.host.world.rng.getrandbits(63),
             limits=self.tier.limits,
             images=self.store.images(),

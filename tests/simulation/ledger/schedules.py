@@ -269,6 +269,7 @@ def tier_of(plan: Plan, monitor: LedgerMonitor, mutant: Mutant) -> Tier:
         core=mutant.core,
         observer=monitor,
         machine=mutant.machine,
+        newer={} if mutant.newer is None else dict.fromkeys(plan.nodes[::2], mutant.newer),
         slow_sync=plan.slow_sync,
         crash_on_vote=plan.crash_on_vote,
         stale_snapshots=mutant.stale_snapshots,
@@ -290,7 +291,7 @@ def run(plan: Plan, *, mutant: Mutant = REAL, trace: Trace | None = None) -> Out
         setattr(world.network.link, name, value)
     for address in [*plan.nodes, *plan.joiners]:
         world.add(address, lambda host: LedgerProgram(host, tier))
-    workload = Workload(list(plan.nodes))
+    workload = Workload(list(plan.nodes), sends_newer=bool(tier.newer))
     clients = [f"c{number}" for number in range(plan.clients)]
     for address in clients:
         world.add(address, lambda host: ClientProgram(host, workload))

@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.campaign import campaign, is_noticed, seconds_per_simulation, seeds_of_commit
+from tests.simulation.ledger.mixed_versions import MIXED, UNGATED, newer_features
 from tests.simulation.ledger.mutants import MUTANTS, Mutant
 from tests.simulation.ledger.schedules import PROFILES, SCENARIOS, draw, load_scenario, run
 from tests.simulation.ledger.suite import LedgerSuite
 from tests.simulation.trace import Trace
 
 MUTANT_SEEDS = 80
+MIXED_SEEDS = 12
 
 
 @pytest.mark.timeout(300)
@@ -39,6 +41,20 @@ def test_the_same_seed_gives_the_same_trace(name: str) -> None:
         run(draw(PROFILES[name], 11), trace=trace)
     assert traces[0].digest == traces[1].digest
     assert traces[0].count > 1_000
+
+
+def test_replicas_of_two_versions_have_the_same_state() -> None:
+    suite = LedgerSuite(["strikes", "slots"], mutant=MIXED)
+    with newer_features():
+        tally = campaign(suite, range(MIXED_SEEDS), seconds=60.0)
+    tally.raise_if_failed()
+    assert tally.runs == MIXED_SEEDS
+
+
+def test_without_the_gate_replicas_of_two_versions_differ() -> None:
+    suite = LedgerSuite(["strikes"], mutant=UNGATED)
+    with newer_features():
+        assert is_noticed(suite, UNGATED.caught_by, schedules=MIXED_SEEDS)
 
 
 def test_a_schedule_is_drawn_from_its_seed_alone() -> None:

@@ -17,6 +17,8 @@ class Tier:
     core: Callable[..., ObservedCore]
     observer: Observer
     machine: Callable[[str, int], Machine] = JobMachine
+    newer: dict[str, Callable[[str, int], Machine]] = field(default_factory=dict)
+    """The machines of nodes that run a newer version, by address."""
     sync_s: tuple[float, float] = (0.001, 0.004)
     slow_sync: float = 0.0
     """Share of syncs that take up to `slow_sync_s`."""
