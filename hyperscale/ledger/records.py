@@ -8,6 +8,8 @@ same format. A new kind of record gets a new tag, and is proposed only where eve
 (`wire.versions`); a replica that does not know a record skips it.
 """
 
+from typing import get_args
+
 import msgspec
 from msgspec import Struct
 
@@ -94,6 +96,18 @@ encode_record = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 decode_record = _decoder.decode
 """Raises `msgspec.MsgspecError` for bytes that are no record."""
+_TAGS = frozenset(kind.__struct_config__.tag for kind in get_args(Record))
+
+
+def decode_known(data: bytes) -> Record | None:
+    """Return a record; None if this version does not know its kind."""
+    try:
+        return decode_record(data)
+    except msgspec.ValidationError:
+        tag, *_ = msgspec.msgpack.decode(data, type=list[msgspec.Raw])
+        if msgspec.msgpack.decode(tag) in _TAGS:
+            raise  # skipping it would change the state
+        return None
 
 
 class EntryClock:

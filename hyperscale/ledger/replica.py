@@ -23,7 +23,7 @@ from hyperscale.ledger.records import (
     Record,
     RequestAudited,
     StateDigest,
-    decode_record,
+    decode_known,
 )
 from hyperscale.ledger.unknown_fields import UnknownFields
 
@@ -140,7 +140,7 @@ class Replica:
         self.term = term
         self.log.entries += 1
         self.log.bytes += len(data)
-        record = _known_record(data) if data else None
+        record = decode_known(data) if data else None
         entry = None if record is None else self._apply_record(index, record)
         if index % DIGEST_EVERY == 0:
             _keep_last(self.digests, _DIGESTS_KEPT, index, self.digest())
@@ -246,14 +246,6 @@ class Replica:
         self.log = LogSize()
         self.digests.clear()
         self.requested_digests.clear()
-
-
-def _known_record(data: bytes) -> Record | None:
-    """Return the record of an entry; None if this version does not know its kind."""
-    try:
-        return decode_record(data)
-    except msgspec.ValidationError:
-        return None
 
 
 def _keep_last(digests: dict[int, bytes], count: int, index: int, digest: bytes) -> None:

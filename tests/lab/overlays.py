@@ -92,8 +92,8 @@ NEWER: Patches = {
     ),
     "ledger/records.py": (
         (
-            "    version: Version = OLDEST\n",
-            '    version: Version = OLDEST\n    zone: str = "east"\n',
+            "\n\nclass KeySlotsReleased(",
+            '    zone: str = "east"\n\n\nclass KeySlotsReleased(',
         ),
     ),
     "ledger/replica.py": (("    time_ms: int = 0\n", "    time_ms: int = 0\n    zone: int = 0\n"),),

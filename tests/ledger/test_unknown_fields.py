@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct, field
@@ -155,9 +156,13 @@ def test_entries_that_a_replica_does_not_know_change_nothing_and_stop_nothing() 
     own.apply(own.applied + 1, 1, msgspec.msgpack.encode(newer))
     event = msgspec.msgpack.encode({"type": "promoted", "job": "x"})
     assert _put(own, MachineCommand(0, "", event)).event is None
-    longer = [0, 0, "", event, 0, (9, 9), "a field of a command to come"]
+    known = msgspec.msgpack.decode(encode_record(MachineCommand(0, "", event)))
+    longer = [*known, "a field of a command to come"]
     own.apply(own.applied + 1, 1, msgspec.msgpack.encode(longer))
     assert own.digest() == before
+    damaged = [0, "no stamp", "", event]
+    with pytest.raises(msgspec.ValidationError):
+        own.apply(own.applied + 1, 1, msgspec.msgpack.encode(damaged))
     topology = Replica(0, Topology())
     decided = _put(topology, MachineCommand(0, "", event))
     assert "not a decision" in decided.reply.refused
