@@ -211,6 +211,58 @@ async def test_a_provided_value_survives_the_leader_and_its_workflow_is_not_repe
     assert_exact(cluster, final.result)
 
 
+RECEIVER = """
+import hashlib
+
+class Giver(Workflow):
+    vus = 1
+    duration = "300ms"
+
+    @action()
+    async def begin(self) -> None:
+        await asyncio.sleep(0.1)
+
+    @state("Taker")
+    def values(self) -> Provide[dict]:
+        return {"token": os.urandom(24), "ids": [1, 2.5, None, True], "name": "Zoë", "empty": {}}
+
+@depends("Giver")
+class Taker(Workflow):
+    vus = 6
+    duration = "10m"
+
+    @state("Giver")
+    def take(self, values: dict = {}) -> Use[dict]:
+        note("takes", hashlib.sha256(repr(values).encode()).hexdigest(), repr(sorted(values)))
+
+    @step()
+    async def get(self, url: URL = "URL_/delay/20") -> HTTPResponse:
+        return await self.client.http.get(url)
+"""
+
+
+@on_loop
+async def test_the_context_after_a_workers_death_is_the_same_byte_for_byte(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    notes = Notes(tmp_path / "notes")
+    async with cluster.client() as client:
+        job = await client.submit_job(cluster.write("import os\n" + notes.code + RECEIVER))
+        await running(client, cluster, job, 100)
+        before = notes.words("takes")
+        victim = (await client.get_job(job)).job.workflows[1].workers[0]
+        cluster.kill(victim)
+        await asyncio.to_thread(
+            until, lambda: len(notes.words("takes")) > len(before), what="the part begins elsewhere"
+        )
+        await client.cancel_job(job, "seen")
+        final = await client.wait_for_completion(job)
+    (taken,) = set(notes.words("takes"))
+    assert "'empty', 'ids', 'name', 'token'" in taken
+    assert [segment.worker for segment in final.result.segments] == [victim]
+    assert_exact(cluster, final.result)
+
+
 @on_loop
 async def test_a_result_is_delivered_after_all_managers_were_down_and_counts_once(
     cluster: Cluster,

@@ -208,6 +208,20 @@ class DatesAsTime(GroupClocks):
         clock.host = self._host
 
 
+class ForgetsContext(JobMachine):
+    """What workflows provided is forgotten when an attempt is revoked."""
+
+    def _changed(self, event: JobEvent, body: bytes, unix_ms: int) -> Applied:
+        applied = super()._changed(event, body, unix_ms)
+        if isinstance(event, AttemptRevoked) and applied.reply.ok:
+            job = self.job(event.job)
+            for workflow in () if job is None else job.workflows.values():
+                for part in workflow.parts:
+                    if part.end is not None:
+                        part.end = msgspec.structs.replace(part.end, provided=[])
+        return applied
+
+
 def _is_same_part(a: AttemptId, b: AttemptId) -> bool:
     return (a.job, a.workflow, a.part) == (b.job, b.workflow, b.part)
 
@@ -228,6 +242,12 @@ MUTANTS = (
         Cores(agent=SharesUncommitted),
         "workers",
         ("without the committed context",),
+    ),
+    Mutant(
+        "context forgotten",
+        Cores(machine=ForgetsContext),
+        "workers",
+        ("starts with another context",),
     ),
     Mutant(
         "teardown started before its commit",

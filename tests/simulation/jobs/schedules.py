@@ -29,6 +29,7 @@ from hyperscale.ledger.replica import key_slot_of
 from hyperscale.plan import FeedPer, FeedPlan, Priority, StepKind, StepPlan, Take, WorkflowPlan
 from hyperscale.plan import Plan as TestPlan
 from hyperscale.plan.changes import ChangeKind, LoadChange
+from hyperscale.plan.model import StateKind, StatePlan
 from hyperscale.plan.shapes import constant
 from tests.simulation.committed_log import Ledger
 from tests.simulation.faults import Step, apply, heal, play
@@ -374,7 +375,9 @@ def run(plan: Plan, *, cores: Cores | None = None, trace: Trace | None = None) -
 def _submit(world: World, ledger: Ledger, plan: Plan, job: Submission) -> str:
     """Submit a job, repeatedly until it is committed, and cancel it if the schedule says so."""
     group = key_slot_of(job.key) % plan.groups + 1
-    test = TestPlan(file="shop.py", workflows=tuple(_workflow(each) for each in job.workflows))
+    names = tuple(each["name"] for each in job.workflows)
+    workflows = tuple(_workflow(each, names) for each in job.workflows)
+    test = TestPlan(file="shop.py", workflows=workflows)
     isolation = Isolation.CONTINUE if job.goes_on else Isolation.STOP
     options = JobOptions(timeout_s=job.timeout_s, on_isolation=isolation)
     event = JobSubmitted(
@@ -398,7 +401,9 @@ def _submit(world: World, ledger: Ledger, plan: Plan, job: Submission) -> str:
     return name
 
 
-def _workflow(each: dict[str, Any]) -> WorkflowPlan:
+def _workflow(each: dict[str, Any], names: tuple[str, ...]) -> WorkflowPlan:
+    """Return the plan of a workflow; each gives a value to those that depend on it."""
+    depends = tuple(each["depends"])
     kind = StepKind.TEST if each["is_test"] else StepKind.ACTION
     return WorkflowPlan(
         name=each["name"],
@@ -407,7 +412,17 @@ def _workflow(each: dict[str, Any]) -> WorkflowPlan:
         timeout_s=5.0,
         priority=Priority(each["priority"]),
         is_test=each["is_test"],
-        depends=tuple(each["depends"]),
+        depends=depends,
+        states=(
+            StatePlan(
+                name="token",
+                kind=StateKind.PROVIDE,
+                workflows=names,
+                keys=("token",),
+                is_list=each["vus"] % 2 == 0,
+            ),
+            StatePlan(name="take", kind=StateKind.USE, workflows=depends, keys=("token",)),
+        ),
         feeds=tuple(
             FeedPlan(name=per, take=Take.ONCE, per=FeedPer(per), rows=rows, digest=0)
             for per, rows in each.get("feeds", ())

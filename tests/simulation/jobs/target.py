@@ -21,6 +21,7 @@ from hyperscale.jobs.messages import AnnounceCores, AttemptId, Isolation, Prepar
 from hyperscale.jobs.provisioner import SHARED_PER_WORKER_MAX
 from hyperscale.plan import FeedPer, FeedPlan, share
 from hyperscale.plan.changes import AppliedChange, LoadSchedule
+from hyperscale.plan.context import Provided, encode_provided
 from hyperscale.plan.rows import RowBounds, feeds_once, rows_of_slot
 from hyperscale.plan.status import PartStatus
 from tests.lab.reports import PartReport, StepCounts, StepReport, native
@@ -62,6 +63,8 @@ class Target:
     revoked: set[AttemptId] = field(default_factory=set)
     """Attempts whose revocation is committed; written by the monitor."""
     torn_down: set[tuple[str, str]] = field(default_factory=set)
+    received: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    """By job and workflow, the context that its first attempt started with."""
     started_s: dict[tuple[str, str], float] = field(default_factory=dict)
     """By job and workflow, when the workflow began, as it is committed; written by the monitor."""
     changed_s: dict[tuple[str, str], list[float]] = field(default_factory=dict)
@@ -126,6 +129,9 @@ class Target:
 
     def begin(self, executor: "Executor") -> None:
         slot = executor.slot
+        context = executor.command.context
+        if self.received.setdefault(slot[:2], context) != context:
+            self.world.fail(f"it starts with another context: {executor.attempt_id}")
         is_set_up = executor.command.plan.is_set_up_once
         if is_set_up and executor.context != self.committed.get(slot[:2]):
             self.world.fail(f"load without the committed context: {executor.attempt_id}")
@@ -388,8 +394,19 @@ class Executor:
             return
         report = self.report()
         self.die(is_lost=False)
+        provided = b""
+        if status is PartStatus.COMPLETED:
+            # Another attempt would provide another value.
+            value = f"{self.attempt_id} at {self.world.now_s}".encode()
+            provided = encode_provided(Provided(slot=self.slot[2], states={"token": value}))
         end = PlaceEnded(
-            self.attempt_id, self.place, status, error=error, report=report, drawn=self.drawn
+            self.attempt_id,
+            self.place,
+            status,
+            error=error,
+            report=report,
+            provided=provided,
+            drawn=self.drawn,
         )
         self.tell(end)
 
