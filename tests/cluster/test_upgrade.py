@@ -63,7 +63,7 @@ class Load(Workflow):
 
 
 class MixedCluster:
-    """Managers and workers, each with this version or with an overlay of it."""
+    """Managers (m…), workers (w…) and gates (g…), each with this version or with an overlay."""
 
     def __init__(self, directory: Path, *names: str) -> None:
         self.directory = directory
@@ -72,6 +72,7 @@ class MixedCluster:
         self._overlays: dict[str, str] = {}
         self._ports = {name: free_port() for name in names}
         self._managers = [name for name in names if name.startswith("m")]
+        self._gates = [name for name in names if name.startswith("g")]
         self.nodes: dict[str, NodeProcess] = {}
 
     def __enter__(self) -> "MixedCluster":
@@ -89,11 +90,15 @@ class MixedCluster:
 
     def start(self, name: str, version: str = "") -> NodeProcess:
         """Start a node with this version, or with an overlay."""
-        is_manager = name in self._managers
-        only = ("--founders", str(len(self._managers)), *SETTINGS) if is_manager else CORES
-        seeds = [f"127.0.0.1:{self._ports[each]}" for each in self._managers if each != name]
+        tier = self._gates if name in self._gates else self._managers
+        seeds = [f"127.0.0.1:{self._ports[each]}" for each in tier if each != name]
+        only: tuple[str, ...] = CORES
+        if name in tier:
+            only = ("--founders", str(len(tier)), *SETTINGS)
+        if name in self._managers:
+            only += tuple(f"--gates-seeds=127.0.0.1:{self._ports[each]}" for each in self._gates)
         self.nodes[name] = self._cluster.start(
-            "manager" if is_manager else "worker",
+            {"m": "manager", "w": "worker", "g": "gate"}[name[0]],
             name,
             *("--port", str(self._ports[name]), "--data-dir", str(self.directory / name)),
             *(word for seed in seeds for word in ("--seed", seed)),
@@ -184,8 +189,14 @@ class MixedCluster:
     # -- jobs -------------------------------------------------------------------------------
 
     def client(self) -> HyperscaleClient:
-        addresses = [f"127.0.0.1:{self._ports[name]}" for name in self._managers]
-        return HyperscaleClient(addresses, connect_timeout=20.0)
+        """Return a client of the gates, or of the managers if there are no gates."""
+        tier = self._gates or self._managers
+        addresses = [f"127.0.0.1:{self._ports[name]}" for name in tier]
+        return HyperscaleClient(
+            () if self._gates else addresses,
+            gate_tcp_addrs=addresses if self._gates else (),
+            connect_timeout=20.0,
+        )
 
     def test_file(self, duration: str) -> Path:
         path = self.directory / "load.py"
@@ -285,6 +296,35 @@ def _upgrade_and_raise(mixed: MixedCluster, newer: str, job: str) -> None:
         lambda: "the cluster version has risen to 0.2" in worker.output(),
         what="the older worker logs why it is refused",
     )
+
+
+@pytest.mark.soak
+@on_loop
+async def test_gates_and_datacenters_are_upgraded_independently(tmp_path: Path) -> None:
+    with MixedCluster(tmp_path, "g0", "m0", "w0") as mixed:
+        newer = mixed.add("newer", NEWER)
+        await asyncio.to_thread(mixed.start_all)
+        await asyncio.to_thread(mixed.switch, "g0", newer)
+        async with mixed.client() as client:
+            await _run_through_gates(mixed, client)
+        await asyncio.to_thread(mixed.switch, "g0")
+        for name in ("m0", "w0"):
+            await asyncio.to_thread(mixed.switch, name, newer)
+        async with mixed.client() as client:
+            await _run_through_gates(mixed, client)
+        mixed.assert_alive()
+
+
+async def _run_through_gates(mixed: MixedCluster, client: HyperscaleClient) -> None:
+    mixed.target.reset()
+    until_s = asyncio.get_running_loop().time() + WAIT_S
+    while not any(row.health == "healthy" for row in await client.list_datacenters()):
+        assert asyncio.get_running_loop().time() < until_s, "the datacenter has not registered"
+        await asyncio.sleep(0.1)
+    job = await client.submit_job(mixed.test_file("3s"))
+    final = await client.wait_for_completion(job)
+    assert final.status == "completed", final
+    mixed.assert_exact(final.result)
 
 
 @pytest.mark.soak
