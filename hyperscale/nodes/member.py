@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -41,6 +42,7 @@ from hyperscale.membership.events import (
 from hyperscale.membership.local_node import LocalIdentity
 from hyperscale.membership.messages import PushPull
 from hyperscale.nodes.data_directory import hold_data_directory
+from hyperscale.nodes.datagram_memory import SAVE_S, DatagramMemory
 from hyperscale.nodes.discovery import Resolver
 from hyperscale.nodes.member_metrics import member_metrics
 from hyperscale.nodes.membership import MembershipDriver
@@ -340,12 +342,14 @@ async def open_member(config: NodeConfig, spec: RoleSpec) -> AsyncIterator[Membe
     handlers = Handlers()
     async with AsyncExitStack() as stack:
         key = stack.enter_context(hold_data_directory(config))
+        memory = DatagramMemory(Path(config.node.data_dir))
+        remembered = memory.read()
         local = Introduction(
             cluster=config.node.cluster,
             environment=config.node.environment,
             role=spec.role,
             node_id=config.node.id,
-            incarnation=incarnation_now(),
+            incarnation=max(incarnation_now(), remembered.incarnation + 1),
             version=VERSION,
             datacenter=config.node.datacenter,
             key=key,
@@ -369,7 +373,10 @@ async def open_member(config: NodeConfig, spec: RoleSpec) -> AsyncIterator[Membe
             local.incarnation,
             cluster=local.cluster,
             environment=local.environment,
+            remembered=remembered.seen,
         )
+        memory.save(sealer)
+        stack.callback(memory.save, sealer)
         datagrams = stack.enter_context(DatagramSocket(bound, sealer))
         listen = config.listen
         http_socket = stack.enter_context(
@@ -400,6 +407,7 @@ async def open_member(config: NodeConfig, spec: RoleSpec) -> AsyncIterator[Membe
         stack.callback(member.driver.stop)
         member.driver.start()
         member.tasks.spawn(member.load_monitor.run(), "load-monitor")
+        member.tasks.spawn_every(SAVE_S, partial(memory.save, sealer), "datagram-memory")
         bound_at = bound.getsockname()[:2]
         if bound_at[0] in WILDCARDS and not config.listen.advertise:
             follow = partial(member.follow_address, *bound_at)

@@ -6,7 +6,9 @@ later, opened. The nonce is the number of the frame, which is not sent: a frame 
 dropped, reordered or altered does not open. The header of the frame is authenticated with the body.
 
 UDP: the key is derived from the secret, the node id and the incarnation of the sender; the nonce
-contains a counter that is sent, and a window per sender refuses counters it has seen. Two sealers
+contains a counter that is sent, and a window per sender refuses counters it has seen. A restarted
+node gets what its former process had seen (`remembered`), so that nothing can be replayed to it
+either. Two sealers
 of the same node and incarnation would repeat nonces; four random bytes per sealer in each nonce
 protect the key even then.
 
@@ -122,9 +124,15 @@ class ReplayWindow:
 
     __slots__ = ("_highest", "_seen")
 
-    def __init__(self) -> None:
-        self._highest = -1
-        self._seen = 0  # bit n: counter highest - n
+    def __init__(self, highest: int = -1) -> None:
+        """Begin a window in which every counter up to `highest` counts as seen."""
+        self._highest = highest
+        self._seen = 0 if highest < 0 else _WINDOW_MASK  # bit n: counter highest - n
+
+    @property
+    def highest(self) -> int:
+        """The highest counter seen; -1: none."""
+        return self._highest
 
     def is_fresh(self, counter: int) -> bool:
         """Return True if `counter` may still be accepted; record nothing."""
@@ -169,11 +177,17 @@ class _Sender:
 
     __slots__ = ("cipher", "incarnation", "secret", "window")
 
-    def __init__(self, incarnation: int, secret: bytes, cipher: AESGCM | None) -> None:
+    def __init__(
+        self, incarnation: int, secret: bytes, cipher: AESGCM | None, highest: int = -1
+    ) -> None:
         self.incarnation = incarnation
         self.secret = secret
         self.cipher = cipher
-        self.window = ReplayWindow()
+        self.window = ReplayWindow(highest)
+
+
+SeenSenders = dict[str, tuple[int, int]]
+"""Of each sender its incarnation and the highest counter seen, least recently heard first."""
 
 
 class DatagramSealer:
@@ -191,7 +205,9 @@ class DatagramSealer:
         *,
         cluster: str = "",
         environment: str = "",
+        remembered: SeenSenders | None = None,
     ) -> None:
+        """`remembered`: what the sealer of this node's former process had seen."""
         self._raw_id = node_id.encode()
         if not 0 < len(self._raw_id) <= NODE_ID_BYTES_MAX:
             raise InvariantError(
@@ -208,7 +224,21 @@ class DatagramSealer:
         version = _VERSION_UNSEALED if secrets is None else _VERSION_SEALED
         self._prefix = bytes((version, len(self._raw_id))) + self._raw_id
         self._cipher = self._own_cipher()
-        self._senders: OrderedDict[str, _Sender] = OrderedDict()
+        self._senders: OrderedDict[str, _Sender] = OrderedDict(
+            (name, _Sender(incarnation_seen, b"", None, highest))
+            for name, (incarnation_seen, highest) in (remembered or {}).items()
+        )
+
+    @property
+    def incarnation(self) -> int:
+        return self._incarnation
+
+    def seen(self) -> SeenSenders:
+        """Return what a later process of this node must not accept again."""
+        return {
+            name: (sender.incarnation, sender.window.highest)
+            for name, sender in self._senders.items()
+        }
 
     def renew(self, incarnation: int) -> None:
         """Seal as a later incarnation of this node; the windows of other senders stay."""

@@ -272,3 +272,23 @@ class TestFrames:
             for key in session_keys(exchange, transcript=said)
         ]
         assert len(set(made)) == len(made)
+
+
+class TestRestarts:
+    def test_nothing_that_the_former_process_saw_can_be_replayed_to_the_next_one(self) -> None:
+        speaker, former = sealer(node="a"), sealer(node="b")
+        recorded = [speaker.seal(b"x") for _ in range(WINDOW + 10)]
+        late = recorded.pop(5)  # never arrives at the former process
+        for datagram in recorded:
+            former.open(datagram)
+        later = DatagramSealer(
+            Secrets(NEW), "b", NOW + 1, cluster="c", environment="e", remembered=former.seen()
+        )
+        for datagram in (*recorded[:3], *recorded[-3:], late):
+            assert refusal(later, datagram) is RefusalReason.REPLAYED
+        assert refusal(later, sealer(node="a", incarnation=NOW - 1).seal(b"")) is (
+            RefusalReason.INCARNATION
+        )
+        assert later.open(speaker.seal(b"new")).plain == b"new"
+        assert later.open(sealer(node="a", incarnation=NOW + 1).seal(b"restarted")).plain
+        assert later.open(sealer(node="c").seal(b"unknown")).plain == b"unknown"
