@@ -185,11 +185,11 @@ def test_no_member_is_declared_dead_on_a_busy_machine(cluster: NodeCluster) -> N
     assert not deaths(nodes)
 
 
-def test_a_hangup_changes_nothing_and_every_line_of_the_log_is_json(cluster: NodeCluster) -> None:
+def test_a_hangup_ends_nothing_and_every_line_of_the_log_is_json(cluster: NodeCluster) -> None:
     manager, worker = cluster.form(1, 1)
     for node in (manager, worker):
         node.signal(signal.SIGHUP)
-        until(lambda node=node: node.seen("signal.ignored", signal="SIGHUP"), what="it is logged")
+        until(lambda node=node: node.seen("credentials.reloaded"), what="it is logged")
     until(lambda: manager.get("/readyz")[0] == 200, what="the manager is ready")
     assert (worker.stop(), manager.stop()) == (0, 0)
     assert worker.seen("node.stopped")  # `seen` reads every line as JSON
