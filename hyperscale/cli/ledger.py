@@ -1,7 +1,6 @@
 """`hyperscale ledger`: inspect and change the ledger of a cluster."""
 
 import argparse
-import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,12 +8,14 @@ import msgspec
 
 from hyperscale.cli.cluster_flags import QUERY_HELP, add_query_flags, cluster_words, query_node
 from hyperscale.cli.ledger_recovery import RECOVERY_ACTIONS, RECOVERY_DESCRIPTIONS
+from hyperscale.cli.page_flags import after_of, place_text, since_ms
 from hyperscale.cli.parser import whole_number
 from hyperscale.cli.printing import is_confirmed, print_reply, table
-from hyperscale.config import format_duration, parse_duration_s, parse_whole
+from hyperscale.config import format_duration
 from hyperscale.errors import InputError, RunError
 from hyperscale.jobs.committed.keys import parse_job_id
 from hyperscale.ledger.audit import AUDIT, decode_audit
+from hyperscale.ledger.replica import is_index
 from hyperscale.ledger.server.operator_messages import (
     ChangeMember,
     ChangeMemberReply,
@@ -29,7 +30,7 @@ from hyperscale.ledger.server.operator_messages import (
     Verify,
     VerifyReply,
 )
-from hyperscale.ledger.store import BEFORE_FIRST, position_of
+from hyperscale.ledger.store import position_of
 from hyperscale.ledger.topology import NodeState
 from hyperscale.reporting.exit_codes import ExitCode
 
@@ -176,7 +177,7 @@ def _history(args: argparse.Namespace) -> int:
         parse_job_id(args.job)  # raises if it is not a job id
     if args.limit < 1:
         raise InputError(f"--limit: {args.limit} is less than 1")
-    request = ListEvents(job=args.job, since_ms=_since_ms(args.since), limit=args.limit)
+    request = ListEvents(job=args.job, since_ms=since_ms(args.since), limit=args.limit)
     reply = query_node(args, request, ListEventsReply)
     if args.job and not reply.rows and not args.since:
         raise RunError(
@@ -184,7 +185,7 @@ def _history(args: argparse.Namespace) -> int:
             hint="events are kept for ledger.history_days; see 'hyperscale ledger history"
             f"{cluster_words(args)}'",
         )
-    events = [_event(row) for row in reply.rows if row[0] != AUDIT]
+    events = [_event(row) for row in reply.rows if not is_index(row[0])]
     columns = ("time", "job", "group", "index", "event")
     rows = [[*(str(event[name]) for name in columns), _about(event["data"])] for event in events]
     lines = [table(("TIME", "JOB", "GROUP", "INDEX", "EVENT", "ABOUT"), rows)]
@@ -200,7 +201,7 @@ def _audit(args: argparse.Namespace) -> int:
     """Show who changed what."""
     limit = whole_number(args.limit, "--limit", most=10_000)
     request = ListEvents(
-        job=AUDIT, since_ms=_since_ms(args.since), limit=limit, after=_after(args.after)
+        job=AUDIT, since_ms=since_ms(args.since), limit=limit, after=after_of(args.after)
     )
     reply = query_node(args, request, ListEventsReply)
     entries = [(row, decode_audit(row[5])) for row in reply.rows]
@@ -215,7 +216,7 @@ def _audit(args: argparse.Namespace) -> int:
     lines = [table(("TIME", "BY", "ROLE", "ACTION", "SUBJECT", "DETAIL"), rows)]
     next_page = ""
     if reply.has_more and reply.rows:
-        next_page = ".".join(map(str, position_of(reply.rows[-1])))
+        next_page = place_text(position_of(reply.rows[-1]))
         lines.append(f"there is more: --after {next_page}")
     shown = [
         {
@@ -231,38 +232,6 @@ def _audit(args: argparse.Namespace) -> int:
     ]
     print_reply(args, {"entries": shown, "after": next_page}, "\n".join(lines))
     return 0
-
-
-def _after(text: str) -> tuple[int, int, int]:
-    """Return the position that an earlier page ended with."""
-    if not text:
-        return BEFORE_FIRST
-    numbers = [parse_whole(part, low=0, most=2**62) for part in text.split(".")]
-    match numbers:
-        case [int(stamp), int(group), int(index)]:
-            return stamp, group, index
-    raise InputError(
-        f"--after {text!r} is no place in the audit", hint="give what the last page ended with"
-    )
-
-
-def _since_ms(text: str) -> int:
-    if not text:
-        return 0
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        try:
-            ago_s = parse_duration_s(text, where="--since")
-        except InputError as error:
-            raise InputError(
-                f"--since {text!r} is neither a duration nor a time",
-                hint="2h, 30m, or 2026-01-31T12:00:00Z",
-            ) from error
-        return int((time.time() - ago_s) * 1000)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
 
 
 def _event(row: tuple[str, int, int, int, str, bytes]) -> dict[str, Any]:

@@ -75,6 +75,7 @@ from hyperscale.gates.messages import (
 )
 from hyperscale.jobs.committed.events import Code
 from hyperscale.jobs.committed.state import JOB_ENDS
+from hyperscale.ledger.store import BEFORE_FIRST
 from hyperscale.reporting.results import RunResult
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
 
@@ -298,9 +299,16 @@ class HyperscaleClient(JobLoadControl):
         return CancelResult(job_id=job_id, accepted=reply.accepted, status=status)
 
     async def get_jobs(self, *, limit: int = 100, live_only: bool = False) -> ListJobsReply:
-        """Return the jobs of the cluster, newest first."""
+        """Return the jobs of the cluster that have not ended, or ended lately, newest first."""
         question = ListJobs(limit=checked_limit(limit), live_only=live_only)
         return await self._cluster.ask(question, ListJobsReply)
+
+    async def get_ended_jobs(
+        self, *, since_ms: int = 0, limit: int = 100, after: tuple[int, int, int] = BEFORE_FIRST
+    ) -> ListJobsReply:
+        """Return jobs that ended since a date, oldest first; `after`: that of the last page."""
+        asked = ListJobs(limit=checked_limit(limit), since_ms=since_ms, after=after)
+        return await self._cluster.ask(asked, ListJobsReply)
 
     async def list_datacenters(self) -> list[DatacenterRow]:
         """Return the datacenters that the gates know, by name, with health and capacity."""

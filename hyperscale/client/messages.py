@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from hyperscale.gates.committed.events import GlobalOptions
 from hyperscale.jobs.committed.events import Code, JobOptions, JobStatus
 from hyperscale.jobs.committed.state import JobView
+from hyperscale.ledger.store import BEFORE_FIRST
 from hyperscale.membership.events import MemberState
 from hyperscale.plan import Plan
 from hyperscale.plan.changes import LoadChange
@@ -234,15 +235,21 @@ class ListJobs(Struct, frozen=True, kw_only=True):
     live_only: bool = False
     is_relayed: bool = False
     """Sent by another manager: answer only for the groups that the receiver leads."""
+    since_ms: int | None = None
+    """List all jobs that ended since this date, as long as there is history, by their end."""
+    after: tuple[int, int, int] = BEFORE_FIRST
+    """With `since_ms`: only jobs after this place."""
 
 
 @message(kind=462, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_MANAGERS)
 class ListJobsReply(Struct, frozen=True, kw_only=True):
-    """Jobs, newest first."""
+    """Jobs, newest first; with `since_ms`, in the order of their end."""
 
     jobs: list[JobView] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     """Managers that did not answer: jobs they lead may be missing."""
+    after: tuple[int, int, int] | None = None
+    """The place of the last job, if there are more."""
 
 
 @message(

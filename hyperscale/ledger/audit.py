@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from hyperscale.wire.calls import InboundCall
 
-AUDIT = "audit"
-"""The kind of the rows, and what they have in place of a job."""
+AUDIT = "#audit"
+"""The index (`ledger.replica.is_index`) that the rows are in."""
+_KIND = "audit"
 _DETAIL_CHARS = 200
 
 
@@ -59,7 +60,7 @@ def audit_row(data: bytes, history: Sequence[tuple[str, str, bytes]]) -> tuple[s
     try:
         entry = _decoder.decode(data)
     except msgspec.MsgspecError:
-        return AUDIT, AUDIT, data
+        return AUDIT, _KIND, data
     if not entry.subject and history:
         data = _encode(replace(entry, subject=history[0][0]))
-    return AUDIT, AUDIT, data
+    return AUDIT, _KIND, data

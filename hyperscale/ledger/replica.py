@@ -29,11 +29,18 @@ from hyperscale.ledger.unknown_fields import UnknownFields
 
 HistoryRow = tuple[str, int, int, int, str, bytes]
 """Job, group, index, stamp in ms, kind, data."""
+INDEX_MARK: Final = "#"
 KEY_SLOTS: Final = 1_024
 """Each key slot belongs to one group of the ledger."""
 DIGEST_EVERY: Final = 1_000
 _DIGESTS_KEPT = 4
 _REQUESTED_DIGESTS_KEPT = 16
+
+
+def is_index(job: str) -> bool:
+    """Return True for what rows of an index have in place of a job: an index collects rows about
+    many jobs of all groups, such as the audit."""
+    return job.startswith(INDEX_MARK)
 
 
 def key_slot_of(key: str) -> int:

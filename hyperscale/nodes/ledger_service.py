@@ -123,7 +123,9 @@ class LedgerService(NodeService):
         )
         self._join.answer(handlers)
         answer_peers(handlers, lambda: self._open_ledger)
-        OperatorRequests(self.require, lambda job: parse_job_id(job).group).answer(handlers)
+        operators = OperatorRequests(self.require, lambda job: parse_job_id(job).group)
+        operators.answer(handlers)
+        self.list_events = operators.list_events
         BackupRequests(self.require).answer(handlers)
 
     @property

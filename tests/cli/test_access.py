@@ -214,3 +214,33 @@ def test_the_audit_says_who_did_what_page_by_page(use: Use, test_file: str) -> N
     assert "there is more: --after " in shown
     for wrong in (("--after", "x"), ("--limit", "0"), ("--since", "soon")):
         assert use("olga", "ledger", "audit", *wrong)[0] == 2
+
+
+def test_all_ended_jobs_are_listed_page_by_page(use: Use, test_file: str) -> None:
+    ended = [submitted(use, "alice", test_file) for _ in range(3)]
+    for job in ended:
+        assert use("alice", "cancel", job, "--reason", f"not {job}")[0] == 0
+    until(
+        lambda: all(job in use("vera", "jobs", "--since", "1h")[1] for job in ended),
+        what="the jobs have ended",
+    )
+    found: list[dict[str, Any]] = []
+    after = ""
+    while not found or after:
+        flags = ("--since", "1h", "--limit", "2", *(("--after", after) if after else ()))
+        code, printed = use("vera", "jobs", "--json", *flags)
+        assert code == 0, printed
+        page = json.loads(printed)
+        assert len(page["jobs"]) <= 2
+        found += page["jobs"]
+        after = page["after"]
+    listed = [job["job"] for job in found]
+    assert len(set(listed)) == len(listed)
+    assert set(listed[-3:]) == set(ended)
+    assert [(job["status"], job["by"]) for job in found[-3:]] == [("cancelled", "alice")] * 3
+    shown = use("vera", "jobs", "--since", "1h", "--limit", "1")[1]
+    assert re.search(r"^JOB +STATE +ENDED +FILE +BY +REASON", shown)
+    assert "there is more: --after " in shown
+    assert json.loads(use("vera", "jobs", "--since", "2099-01-01", "--json")[1])["jobs"] == []
+    for wrong in (("--since", "soon"), ("--since", "1h", "--live"), ("--after", "1.2.3")):
+        assert use("vera", "jobs", *wrong)[0] == 2

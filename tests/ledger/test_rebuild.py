@@ -98,7 +98,7 @@ def test_jobs_that_had_not_ended_are_ended_once_and_their_keys_are_kept() -> Non
     submit(restored[1], key_of(1))  # the same submission again is the same job
     assert jobs_of(restored[1]) == {key_of(1): "failed"}
     kinds = [row[4] for row in ledger.groups[1].history]
-    assert kinds == ["submitted", "finished"]
+    assert kinds == ["submitted", "finished", "ended"]
 
 
 def test_entries_continue_after_the_last_one() -> None:

@@ -63,7 +63,8 @@ def test_a_change_and_its_audit_entry_are_one_entry_of_the_log() -> None:
     for _ in range(2):  # the second changes nothing
         put(own, MachineCommand(NOW, "key", body, audit=audit))
     put(own, MachineCommand(NOW, "key", b"nonsense", audit=audit))
-    assert [(row[2], row[4]) for row in own.history] == [(1, "submitted"), (1, AUDIT)]
+    assert [(row[2], row[4]) for row in own.history] == [(1, "submitted"), (1, "audit")]
+    assert [row[0] for row in own.history[1:]] == [AUDIT]
     job = own.history[0][0]
     entry = decode_audit(own.history[1][5])
     assert entry == AuditEntry(by="alice", role="submitter", action="submit", subject=job)

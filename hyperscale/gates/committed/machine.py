@@ -25,13 +25,14 @@ from hyperscale.gates.committed.events import (
     decode_global,
     encode_global,
 )
+from hyperscale.gates.committed.job_row import global_view
 from hyperscale.gates.committed.state import GlobalJob
 from hyperscale.gates.committed.transitions import GLOBAL_TRANSITIONS
 from hyperscale.jobs.committed.events import Code, JobStatus, Reply
 from hyperscale.jobs.committed.job_table import JobTable, KeyRecord, Limits, Refuse
 from hyperscale.jobs.committed.keys import job_id
 from hyperscale.jobs.committed.plan_rules import plan_problem
-from hyperscale.jobs.committed.state import JobTimes
+from hyperscale.jobs.committed.state import JobTimes, ended_row
 from hyperscale.wire.versions import CURRENT, AboveVersionError, Version, admitted
 
 LATE = "late"  # kind of the history row with a result that came after the end of its job
@@ -110,10 +111,10 @@ class GlobalJobMachine:
         job.times.note_dates(unix_ms)
         kind = str(event.__struct_config__.tag)
         if isinstance(event, GlobalJobFinished):
-            record = _encoder.encode(job)
+            record, listed = _encoder.encode(job), ended_row(global_view(job, self._table.now_ms))
             job.strip()
             self._table.end(job, self._limits)
-            return GlobalApplied(event, _OK, ((job.id, kind, record),))
+            return GlobalApplied(event, _OK, ((job.id, kind, record), listed))
         if isinstance(event, DatacenterFinished) and job.has_ended:
             return GlobalApplied(event, _OK, ((job.id, LATE, body),))
         return GlobalApplied(event, _OK, ((job.id, kind, _for_history(event, body)),))

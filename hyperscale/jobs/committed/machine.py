@@ -43,7 +43,14 @@ from hyperscale.jobs.committed.events import (
 from hyperscale.jobs.committed.job_table import JobTable, KeyRecord, Limits, Refuse
 from hyperscale.jobs.committed.keys import job_id
 from hyperscale.jobs.committed.plan_rules import plan_problem
-from hyperscale.jobs.committed.state import Job, JobTimes, JobView, WorkflowState, view_of
+from hyperscale.jobs.committed.state import (
+    Job,
+    JobTimes,
+    JobView,
+    WorkflowState,
+    ended_row,
+    view_of,
+)
 from hyperscale.jobs.committed.transitions import TRANSITIONS
 from hyperscale.wire.versions import CURRENT, AboveVersionError, Version, admitted
 
@@ -138,10 +145,10 @@ class JobMachine:
         if not isinstance(event, JobFinished):
             return Applied(event, _OK, ((job.id, kind, _for_history(event, body)),))
         # The full record moves to history; a row stays for a while.
-        record = _encoder.encode(job)
+        record, listed = _encoder.encode(job), ended_row(view_of(job, self._state.now_ms))
         job.strip()
         self._state.end(job, self._limits)
-        return Applied(event, _OK, ((job.id, kind, record),))
+        return Applied(event, _OK, ((job.id, kind, record), listed))
 
     @property
     def state(self) -> object:

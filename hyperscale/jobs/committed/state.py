@@ -431,6 +431,32 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     by: str = ""  # who submitted it; proved by a credential if clients have names
 
 
+ENDED_JOBS = "#ended"
+"""The index of the history that has a row for each job that has ended."""
+
+_encode_view = msgspec.msgpack.Encoder().encode
+_view_decoder = msgspec.msgpack.Decoder(JobView)
+
+
+def ended_row(view: JobView) -> tuple[str, str, bytes]:
+    """Return the row of a job that has ended, small enough to list all jobs of a month."""
+    return ENDED_JOBS, "ended", _encode_view(replace(view, workflows=[]))
+
+
+def decode_ended(data: bytes, *, unix_ms: int) -> JobView:
+    """Return a job from its row, with its ages at a date."""
+    view = _view_decoder.decode(data)
+    ago = {
+        f"{name}_ago_s": max(0, unix_ms - date_ms) / 1000 if date_ms else None
+        for name, date_ms in (
+            ("submitted", view.submitted_ms),
+            ("started", view.started_ms),
+            ("ended", view.ended_ms),
+        )
+    }
+    return replace(view, **ago)
+
+
 def view_of(job: Job, now_ms: int) -> JobView:
     """Return a job for people, at a time of its group."""
     times = job.times

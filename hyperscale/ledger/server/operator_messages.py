@@ -105,8 +105,8 @@ class GetLedgerStatusReply(Struct, frozen=True, kw_only=True):
     permission=Permission.OPERATE,
 )
 class ListEvents(Struct, frozen=True, kw_only=True):
-    """Asks for the committed events of a job, or of all jobs since a time, or, with `AUDIT` as the
-    job, for the audit. -> ListEventsReply"""
+    """Asks for the committed events of a job, of all jobs since a time, or of an index
+    (`ledger.replica.is_index`). -> ListEventsReply"""
 
     job: str = ""
     since_ms: int = 0

@@ -12,11 +12,11 @@ from typing import Final
 import msgspec
 
 from hyperscale.errors import HyperscaleError, InputError, RunError
-from hyperscale.ledger.audit import AUDIT, audit_of
+from hyperscale.ledger.audit import audit_of
 from hyperscale.ledger.core import MANAGEMENT
 from hyperscale.ledger.core_events import LeadershipTransferRequested, RaftRole, SnapshotRequested
 from hyperscale.ledger.records import DigestRequested, encode_record
-from hyperscale.ledger.replica import HistoryRow
+from hyperscale.ledger.replica import HistoryRow, is_index
 from hyperscale.ledger.server.ledger import STRONG, Freshness, Ledger, ReadLevel
 from hyperscale.ledger.server.operator_messages import (
     ChangeMember,
@@ -72,7 +72,7 @@ class OperatorRequests:
 
     def answer(self, handlers: Handlers) -> None:
         handlers.add(GetLedgerStatus, self._get_status)
-        handlers.add(ListEvents, self._list_events)
+        handlers.add(ListEvents, self.list_events)
         handlers.add(ChangeMember, self._change_member)
         handlers.add(RaiseVersion, self._raise_version)
         handlers.add(Compact, self._compact)
@@ -120,14 +120,15 @@ class OperatorRequests:
 
     # -- events --------------------------------------------------------------------------
 
-    async def _list_events(self, call: InboundCall, asked: ListEvents) -> ListEventsReply:
+    async def list_events(self, call: InboundCall, asked: ListEvents) -> ListEventsReply:
+        """Return committed events of the whole tier."""
         ledger = self._ledger()
         if asked.of_groups:
             is_here = all(self._has_all(group) for group in asked.of_groups)
             if not is_here or not await _are_fresh(ledger, asked.of_groups):
                 raise RunError("this node lacks events of these groups")
             return await self._own_events(ledger, asked)
-        if asked.job == AUDIT:
+        if is_index(asked.job):
             wanted = {MANAGEMENT, *(record.number for record in ledger.topology.live_groups())}
         elif asked.job:
             try:
@@ -141,7 +142,7 @@ class OperatorRequests:
             wanted = {record.number for record in ledger.topology.live_groups()}
         mine = {group for group in wanted if self._has_all(group)}
         if not await _are_fresh(ledger, mine):
-            return await self._list_events(call, asked)  # one of them has an heir now
+            return await self.list_events(call, asked)  # one of them has an heir now
         replies = [await self._own_events(ledger, asked)] if mine or not wanted else []
         replies += await self._others_events(ledger, asked, wanted - mine, call.deadline_s)
         rows = {(row[1], row[2], row[0], row[4]): row for each in replies for row in each.rows}

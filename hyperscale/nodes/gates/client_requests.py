@@ -31,6 +31,7 @@ from hyperscale.gates.committed.events import (
     decode_global,
     global_digest,
 )
+from hyperscale.gates.committed.job_row import global_view
 from hyperscale.gates.committed.machine import LATE
 from hyperscale.gates.committed.state import GlobalJob, decode_global_job
 from hyperscale.gates.datacenters.routing import (
@@ -42,7 +43,7 @@ from hyperscale.gates.datacenters.routing import (
 from hyperscale.gates.messages import RouteJob, RouteJobReply
 from hyperscale.gates.results import merged_record
 from hyperscale.gates.slices import split_problem
-from hyperscale.gates.views import global_live_view, global_view
+from hyperscale.gates.views import global_live_view
 from hyperscale.jobs.committed.events import Code, decode_reply
 from hyperscale.jobs.committed.keys import KEY_HINT, key_problem
 from hyperscale.ledger.audit import audit_of
@@ -327,7 +328,9 @@ class GateRequests:
         finally:
             output.stop()
 
-    async def list_jobs(self, _call: InboundCall, request: ListJobs) -> ListJobsReply:
+    async def list_jobs(self, call: InboundCall, request: ListJobs) -> ListJobsReply:
+        if request.since_ms is not None:
+            return await self._routing.ended_jobs(call, request)
         found = {
             job.id: global_view(job, self._now_ms(machine.group))
             for machine in self._owners.machines()

@@ -100,7 +100,8 @@ class GatesService(NodeService):
             secrets=self._secrets,
             removed=registry.removed,
         )
-        routing = JobRouting(member.node_id, ledger, peers, Role.GATE)
+        events = self._ledger_service.list_events
+        routing = JobRouting(member.node_id, ledger, peers, Role.GATE, events)
         requests = GateRequests(
             routing,
             owners,

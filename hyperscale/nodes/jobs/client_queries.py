@@ -142,7 +142,9 @@ class ClientQueries:
             )
         return lines, sent, False
 
-    async def list_jobs(self, _call: InboundCall, request: ListJobs) -> ListJobsReply:
+    async def list_jobs(self, call: InboundCall, request: ListJobs) -> ListJobsReply:
+        if request.since_ms is not None:
+            return await self._routing.ended_jobs(call, request)
         found: dict[str, JobView] = {}
         missing: list[str] = []
         for group in self._leaders.led():

@@ -23,9 +23,12 @@ from hyperscale.client.messages import (
 from hyperscale.errors import InputError
 from hyperscale.jobs.committed.events import Code, Reply
 from hyperscale.jobs.committed.keys import parse_job_id
-from hyperscale.jobs.committed.state import JobView
+from hyperscale.jobs.committed.state import ENDED_JOBS, JobView, decode_ended
 from hyperscale.ledger.server.ledger import Ledger
+from hyperscale.ledger.server.ledger_driver import wall_ms
+from hyperscale.ledger.server.operator_messages import ListEvents, ListEventsReply
 from hyperscale.ledger.server.tier_peers import TierPeers
+from hyperscale.ledger.store import position_of
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import CallError, RemoteError, RemoteErrorCode
 from hyperscale.wire.link import PeerLink
@@ -38,12 +41,16 @@ _LIST_S = 2.0
 _HISTORY_ROWS = 100_000
 
 _R = TypeVar("_R", bound=Struct)
+ListTierEvents = Callable[[InboundCall, ListEvents], Awaitable[ListEventsReply]]
 
 
 class JobRouting:
     """The way to what a tier knows about jobs. `role` is that of its nodes."""
 
-    def __init__(self, node: str, ledger: Ledger, peers: TierPeers, role: Role) -> None:
+    def __init__(
+        self, node: str, ledger: Ledger, peers: TierPeers, role: Role, events: ListTierEvents
+    ) -> None:
+        self._events = events
         self.node = node
         self.ledger = ledger
         self.peers = peers
@@ -126,6 +133,21 @@ class JobRouting:
             return await link.call(relayed, ListJobsReply, deadline_s=deadline_s, retries=0)
         except CallError:  # the reply names the nodes that did not answer
             return None
+
+    async def ended_jobs(self, call: InboundCall, request: ListJobs) -> ListJobsReply:
+        """Return the jobs that ended since a date, as long as there is history."""
+        asked = ListEvents(
+            job=ENDED_JOBS,
+            since_ms=request.since_ms or 0,
+            limit=max(1, request.limit),
+            after=request.after,
+        )
+        reply = await self._events(call, asked)
+        now_ms = wall_ms()
+        return ListJobsReply(
+            jobs=[decode_ended(row[5], unix_ms=now_ms) for row in reply.rows],
+            after=position_of(reply.rows[-1]) if reply.has_more and reply.rows else None,
+        )
 
     async def final_record(self, job: str) -> bytes | None:
         """Return the final record of a job, if this node's history has it."""

@@ -61,6 +61,7 @@ class JobsService(NodeService):
         queue = member.config.queue
         self._member = member
         self._peers = ledger.peers
+        self._list_events = ledger.list_events
         self._allocator = Allocator(queue_max=queue.max, age_s=queue.age_s)
         self._counts = JobCounts()
         self._parts: _Parts | None = None
@@ -90,7 +91,7 @@ class JobsService(NodeService):
     def _begin(self, ledger: Ledger) -> None:
         member, peers = self._member, self._peers
         leaders = JobLeaders(member, ledger, peers, self._allocator)
-        routing = JobRouting(member.node_id, ledger, peers, Role.MANAGER)
+        routing = JobRouting(member.node_id, ledger, peers, Role.MANAGER, self._list_events)
         allocator = leaders.allocator
         queries = ClientQueries(member, routing, leaders)
         commands = ClientCommands(

@@ -27,7 +27,13 @@ from hyperscale.jobs.committed.events import (
 )
 from hyperscale.jobs.committed.job_table import Limits
 from hyperscale.jobs.committed.machine import Applied, JobMachine
-from hyperscale.jobs.committed.state import Job, WorkflowStatus, decode_job
+from hyperscale.jobs.committed.state import (
+    ENDED_JOBS,
+    Job,
+    WorkflowStatus,
+    decode_ended,
+    decode_job,
+)
 from hyperscale.ledger.replica import key_slot_of
 from hyperscale.plan import StateKind, StatePlan
 from hyperscale.plan.changes import ChangeKind, LoadChange
@@ -415,7 +421,11 @@ def test_an_ended_job_leaves_a_row_and_its_record_goes_to_the_history() -> None:
     log.finish(job)
     log.put(JobFinished(job=job, status=JobStatus.COMPLETED))
     kinds = [kind for _, kind, _ in log.rows]
-    assert kinds == ["submitted", "dispatched", "finished_part", "finished"]
+    assert kinds == ["submitted", "dispatched", "finished_part", "finished", "ended"]
+    index, _, listed = log.rows.pop()
+    assert index == ENDED_JOBS
+    found = decode_ended(listed, unix_ms=1)
+    assert (found.job, found.status, found.workflows) == (job, JobStatus.COMPLETED, [])
     record = decode_job(log.rows[-1][2])
     assert record.workflows["Load"].parts[0].report == report()
     assert log.job(job).workflows["Load"].parts[0].report == b""
@@ -431,7 +441,7 @@ def test_a_job_that_ends_with_open_parts_keeps_their_reports() -> None:
     point = Checkpoint(workflow="Load", part=0, attempt=1, elapsed_s=5.0, report=b"five")
     log.put(Checkpointed(job=job, parts=[point]))
     log.put(JobFinished(job=job, status=JobStatus.FAILED, reason="given up"))
-    record = decode_job(log.rows[-1][2])
+    record = decode_job(log.rows[-2][2])
     assert record.workflows["Load"].parts[0].segments[0].report == b"five"
     assert record.workflows["Load"].ended_as is JobStatus.CANCELLED
 
