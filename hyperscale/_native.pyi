@@ -614,9 +614,11 @@ class Template:
         streams_max: int = 100,
         response_type: type | None = None,
         route: Route | None = None,
+        continues: bool = False,
     ) -> None:
         """`protocol` is http1, http2, grpc, or auto: what the server chooses by ALPN. A connection
-        of HTTP/2 carries up to `streams_max` requests at once."""
+        of HTTP/2 carries up to `streams_max` requests at once. With `continues`, `Call.push` hands
+        more of the body over."""
     @staticmethod
     def stream(
         verb: str,
@@ -676,7 +678,15 @@ class Engine:
     def fileno(self) -> int: ...
     def poll(self) -> int: ...
     def pin(self, template: Template, addresses: list[str]) -> None: ...
-    def send(self, template: Template, vu: int, step: int, sees_body: bool) -> Call: ...
+    def send(
+        self,
+        template: Template,
+        vu: int,
+        step: int,
+        sees_body: bool,
+        on_part: Callable[[bytes], object] | None = None,
+    ) -> Call:
+        """Begin a request. `on_part` is called with every piece of the body, as it arrives."""
     def cut_all(self) -> int:
         """Drop every request and note how long each had taken; callers are cancelled."""
     @property
@@ -693,8 +703,14 @@ class Call(Coroutine[Any, Any, Any]):
     def throw(self, *error: Any) -> Any: ...
     def close(self) -> None: ...
     def cancel(self, msg: object = None) -> bool: ...
+    def push(self, data: bytes) -> None:
+        """Hand a piece of the body over; an empty one ends it. Raises ConnectionError if the call
+        has ended."""
     def done(self) -> bool: ...
     def cancelled(self) -> bool: ...
+    def add_done_callback(
+        self, callback: Callable[[Any], object], *, context: object = None
+    ) -> None: ...
     def result(self) -> Any: ...
     def exception(self) -> BaseException | None: ...
 
@@ -707,9 +723,15 @@ class Sender:
     ) -> None:
         """`get_step` returns the scope of the step that makes a call, or `no_step`."""
     def __call__(
-        self, template: Template, vu: int, needs_body: bool, /
+        self,
+        template: Template,
+        vu: int,
+        needs_body: bool,
+        on_part: Callable[[bytes], object] | None = None,
+        /,
     ) -> Coroutine[Any, Any, Any]:
-        """Send a request of a virtual user; True keeps the body even if no step can see it."""
+        """Send a request of a virtual user; True keeps the body even if no step can see it.
+        `on_part` is called with every piece of the body, as it arrives."""
     def replace(self, function: Callable[..., Any]) -> None:
         """Call this for every request, instead of an engine."""
     def resume(self, engine: Engine) -> None:

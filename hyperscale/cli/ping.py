@@ -3,23 +3,28 @@
 import argparse
 import asyncio
 import sys
+from collections.abc import Awaitable
 from typing import Any
 
 from hyperscale._native import Exchange, Recorder
 from hyperscale.cli.parser import Parser, UsageError, whole_number
 from hyperscale.clients import ClientError, ClientHub, RequestError
+from hyperscale.clients.grpc import GRPCClient
 from hyperscale.clients.libraries import ENGINE_CLIENTS
+from hyperscale.clients.services import list_services
 from hyperscale.clients.trace import format_exchange
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
 from hyperscale.plan import WorkflowPlan
 from hyperscale.reporting.exit_codes import ExitCode
 from hyperscale.testing.arguments import UrlValue, split_url
+from hyperscale.testing.grpc import GRPCResponse
 from hyperscale.testing.protocols import NATIVE_PROTOCOLS, PROTOCOLS, protocol_of
 from hyperscale.testing.responses import LibraryResponse
 
 BODY_CHARS_MAX = 1000
 _HEALTH = "grpc.health.v1.Health/Check"
+_HEALTH_STATUSES = {1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 _REDIRECTS_MOST = 1000
 
 _BY_SCHEME = {
@@ -44,7 +49,7 @@ examples:
   hyperscale ping wss://shop.test/updates      a handshake, a ping and its pong
   hyperscale ping sse http://localhost:8080/sse/10/5
   hyperscale ping http2 https://shop.test/
-  hyperscale ping grpc http://localhost:8080         asks the server for its health
+  hyperscale ping grpc http://localhost:8080         asks the server for its health and services
   hyperscale ping postgres postgresql://user:password@localhost/shop
 
 exit codes: 0 a reply, with HTTP a status below 400, 1 a status of 400 or more, 2 invalid input,
@@ -74,8 +79,10 @@ def run(args: argparse.Namespace) -> int:
     name = _BY_SCHEME.get(args.url.partition("://")[0], name)
     if name in PROTOCOLS:
         return asyncio.run(_ping_server(name, args))
-    exchange = asyncio.run(_ping(args, name))
+    exchange, remarks = asyncio.run(_ping(args, name))
     print(format_exchange(exchange, body_chars_max=BODY_CHARS_MAX))
+    for remark in remarks:
+        print(f"* {remark}")
     sys.stdout.flush()
     if exchange.error is not None:
         return ExitCode.RUN_FAILED
@@ -103,8 +110,9 @@ async def _ping_server(name: str, args: argparse.Namespace) -> int:
     return ExitCode.PASSED
 
 
-async def _ping(args: argparse.Namespace, name: str) -> Exchange:
-    """Send a request, or make a round trip with another client that uses the engine."""
+async def _ping(args: argparse.Namespace, name: str) -> tuple[Exchange, list[str]]:
+    """Send a request, or make a round trip with another client that uses the engine; return it,
+    and what else the server said."""
     if name in (*NATIVE_PROTOCOLS, "graphql", "sse"):
         split_url(args.url)
     else:
@@ -120,6 +128,7 @@ async def _ping(args: argparse.Namespace, name: str) -> Exchange:
         call["ca"] = args.ca
     plan = WorkflowPlan(name="ping", vus=1, duration_s=timeout_s, timeout_s=timeout_s)
     seen: list[Exchange] = []
+    remarks: list[str] = []
     hub = ClientHub(plan, Recorder(1), trace=seen.append)
     try:
         client = getattr(hub.client(0), name)
@@ -128,14 +137,36 @@ async def _ping(args: argparse.Namespace, name: str) -> Exchange:
             await client.request(args.method, args.url, **call)
         elif name == "grpc":
             few.pop("headers", None)
-            await client.unary(args.url, _HEALTH, b"", **few)
+            health = await client.unary(args.url, _HEALTH, b"", **few)
+            remarks = await _grpc_remarks(client, args.url, health, few)
+            return health.exchange, remarks
         else:
             await client.ping(args.url, **few)
     except RequestError as error:
-        return error.exchange
+        return error.exchange, remarks
     finally:
         hub.close()
-    return seen[-1]
+    return seen[-1], remarks
+
+
+async def _grpc_remarks(
+    client: GRPCClient, url: str, health: GRPCResponse, call: dict[str, Any]
+) -> list[str]:
+    """Return what a server says of its health and of its services."""
+    remarks = []
+    if health.ok:
+        # HealthCheckResponse: one number.
+        status = (health.message or b"\x08\0")[-1]
+        remarks.append(f"health: {_HEALTH_STATUSES.get(status, 'UNKNOWN')}")
+
+    def ask(method: str, messages: list[bytes]) -> Awaitable[GRPCResponse]:
+        return client.bidi_stream(url, method, messages, **call)
+
+    try:
+        remarks.append(f"services: {', '.join(await list_services(ask)) or 'none'}")
+    except InputError as error:
+        remarks.append(error.message)
+    return remarks
 
 
 def _url(text: str) -> str:

@@ -10,11 +10,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
 from hyperscale._native import Template
-from hyperscale.clients.http import Request, Send
+from hyperscale.clients.grpc_streams import GRPCStream
+from hyperscale.clients.http import Request
+from hyperscale.clients.parts import Send
+from hyperscale.clients.services import Method, Services, files_of
 from hyperscale.clients.templates import TemplateBook
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
-from hyperscale.testing.arguments import ProtobufBytes, encode_message
+from hyperscale.testing.arguments import ProtobufBytes, ProtobufDict, encode_message
 from hyperscale.testing.grpc import GRPCResponse, response_type
 from hyperscale.testing.network import Network, NetworkOptions
 
@@ -44,6 +47,8 @@ class GRPCCall(NetworkOptions, total=False):
     key: str
 
 
+_SELF_DESCRIBING = ("/grpc.health.", "/grpc.reflection.")
+"""Services that every server may have; their messages are bytes."""
 _OWN = frozenset(("reply", "metadata", "compression"))
 _KNOWN = frozenset(GRPCCall.__annotations__)
 
@@ -51,16 +56,30 @@ _KNOWN = frozenset(GRPCCall.__annotations__)
 class GRPCBook:
     """Renders the calls of one workflow. Calls with a prepared message are rendered once."""
 
-    def __init__(self, timeout_s: float, *, streams: int, network: Network) -> None:
+    def __init__(
+        self, timeout_s: float, *, streams: int, network: Network, descriptors: bytes
+    ) -> None:
         self._timeout_s = timeout_s
         self._streams = streams
         self._network = network
+        self._files = files_of(descriptors)
+        self._services = Services(self._files) if self._files else None
         self._books: dict[type, TemplateBook] = {}
         self._kept: dict[tuple[object, ...], Template] = {}
 
+    def describe(self, files: Iterable[bytes]) -> None:
+        """Add descriptions of services. Raises InputError if they are wrong."""
+        self._files += files
+        self._services = Services(self._files)
+
+    def check(self, method: str) -> None:
+        """Raise InputError if services are described, but not this method."""
+        if self._services is not None:
+            self._services.method(method)
+
     def one(self, url: str, method: str, message: object, call: GRPCCall) -> Template:
         """Return the request of a call with one message."""
-        if not isinstance(message, ProtobufBytes) or "metadata" in call:
+        if not isinstance(message, ProtobufBytes | ProtobufDict) or "metadata" in call:
             return self.many(url, method, (message,), call)
         # Prepared messages live as long as the book.
         key = (url, method, id(message), *call.items())
@@ -72,17 +91,44 @@ class GRPCBook:
             found = self._kept[key] = self.many(url, method, (message,), call)
         return found
 
+    def _described(self, path: str) -> Method | None:
+        """Return the method of a path; None if the workflow describes no services."""
+        if self._services is None or path.startswith(_SELF_DESCRIBING):
+            return None
+        return self._services.method(path)
+
     def many(self, url: str, method: str, messages: Iterable[object], call: GRPCCall) -> Template:
         """Return the request of a call with any number of messages."""
-        path = method if method.startswith("/") else f"/{method}"
+        path = _path(method)
+        described = self._described(path)
+        is_gzip = call.get("compression") == "gzip"
+        frames = (_framed(_encoded(each, described, path), is_gzip=is_gzip) for each in messages)
+        return self._template(url, path, call, described, b"".join(frames))
+
+    def stream(self, url: str, method: str, call: GRPCCall, send: Send, vu: int) -> GRPCStream:
+        """Return a call that messages are handed to while it is under way."""
+        path = _path(method)
+        described = self._described(path)
+        is_gzip = call.get("compression") == "gzip"
+        template = self._template(url, path, call, described, None)
+        reply: Any = call.get("reply", described and described.reply)
+        return GRPCStream(
+            send,
+            template,
+            vu,
+            lambda message: _framed(_encoded(message, described, path), is_gzip=is_gzip),
+            bytes if reply is None else reply.FromString,
+        )
+
+    def _template(
+        self, url: str, path: str, call: GRPCCall, described: Method | None, body: bytes | None
+    ) -> Template:
+        """Return a request; without a body, one that takes its messages while it runs."""
         where = f"gRPC {path}"
         for name in call:
             if name not in _KNOWN:
                 hint = f"it takes {', '.join(sorted(_KNOWN))}"
                 raise InputError(f"{where}: unknown argument {name!r}", hint=hint)
-        if path.count("/") != 2 or path.endswith("/"):
-            hint = 'write "package.Service/Method"'
-            raise InputError(f"{where}: {method!r} is not the name of a method", hint=hint)
         timeout_s = self._timeout_s
         if "timeout" in call:
             timeout_s = parse_duration_s(call["timeout"], where=f"{where}: timeout")
@@ -93,18 +139,14 @@ class GRPCBook:
         headers = {
             "content-type": "application/grpc",
             "te": "trailers",
-            "grpc-accept-encoding": "identity,gzip",
+            "grpc-accept-encoding": "identity" if body is None else "identity,gzip",
             "accept-encoding": "identity",
             "grpc-timeout": f"{min(max(1, round(timeout_s * 1000)), _DEADLINE_MS_MOST)}m",
         }
         if compression == "gzip":
             headers["grpc-encoding"] = "gzip"
         headers.update(_metadata(where, call.get("metadata") or {}))
-        body = b"".join(
-            _framed(encode_message(message, where=where), is_gzip=compression == "gzip")
-            for message in messages
-        )
-        kind = response_type(call.get("reply"))
+        kind = response_type(call.get("reply", described and described.reply))
         if kind not in self._books:
             self._books[kind] = TemplateBook(
                 self._timeout_s,
@@ -117,7 +159,8 @@ class GRPCBook:
         return self._books[kind].template(
             "POST",
             f"{url.rstrip('/')}{path}",
-            {**options, "headers": headers, "data": body, "redirects": 0},
+            {**options, "headers": headers, "data": body or b"", "redirects": 0},
+            continues=body is None,
         )
 
 
@@ -125,13 +168,14 @@ class GRPCClient:
     """The gRPC client of one virtual user.
 
     URLs begin with http:// or https://, methods are written "package.Service/Method". Messages are
-    instances of generated classes, `Protobuf` request parts, or bytes.
+    instances of generated classes, `Protobuf` request parts or bytes; dicts, if the workflow
+    describes its services with `Protos`.
     """
 
-    __slots__ = ("_many", "_one", "_send", "_vu")
+    __slots__ = ("_many", "_one", "_send", "_stream", "_vu")
 
     def __init__(self, book: GRPCBook, send: Send, vu: int) -> None:
-        self._one, self._many = book.one, book.many
+        self._one, self._many, self._stream = book.one, book.many, book.stream
         self._send = send
         self._vu = vu
 
@@ -158,6 +202,24 @@ class GRPCClient:
     ) -> Request[GRPCResponse]:
         """Send many messages and receive many; the replies are there when the call has ended."""
         return self._send(self._many(url, method, messages, call), self._vu, False)
+
+    def stream(self, url: str, method: str, **call: Unpack[GRPCCall]) -> GRPCStream:
+        """Open a call in which messages go both ways, one by one: `async with ….stream(…)`."""
+        return self._stream(url, method, call, self._send, self._vu)
+
+
+def _path(method: str) -> str:
+    path = method if method.startswith("/") else f"/{method}"
+    if path.count("/") != 2 or path.endswith("/"):
+        hint = 'write "package.Service/Method"'
+        raise InputError(f"gRPC {path}: {method!r} is not the name of a method", hint=hint)
+    return path
+
+
+def _encoded(message: object, method: Method | None, path: str) -> bytes:
+    if isinstance(message, Mapping) and method is not None:
+        return method.encode(message)
+    return encode_message(message, where=f"gRPC {path}")
 
 
 def _framed(message: bytes, *, is_gzip: bool) -> bytes:

@@ -3,11 +3,12 @@
 A method sends the request and returns at once; no code here runs when the response arrives.
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack
 
 from hyperscale.clients.auth import SignedRequest
 from hyperscale.clients.bodies import encode_json
+from hyperscale.clients.parts import BodyStream, Send
 from hyperscale.clients.templates import BodyCall, PlainCall, StreamOptions, TemplateBook
 from hyperscale.testing.arguments import AuthScheme
 from hyperscale.testing.http import HTTP2Response, HTTPResponse
@@ -23,9 +24,6 @@ Request = Coroutine[Any, Any, _R]
 """A request that was sent, to be awaited or made a task."""
 
 _CHUNKS_MAX = 1_000_000_000
-
-Send = Callable[["Template", int, bool], Coroutine[Any, Any, Any]]
-"""Sends a request of a virtual user; True keeps the body even if no step can see it."""
 
 
 class RequestError(Exception):
@@ -178,17 +176,18 @@ class HTTPClient(HTTPCalls[HTTPResponse]):
 
     __slots__ = ()
 
-    async def stream(
+    def stream(
         self,
         url: str,
         *,
         method: Literal["GET", "POST"] = "GET",
         json: Any = None,
         **call: Unpack[StreamOptions],
-    ) -> StreamedResponse:
+    ) -> BodyStream:
         """Send a request and note when each piece of its body arrives.
 
         The response has `chunks`, `first_s` (time to the first token), `gaps_s` and `rate`.
+        `async for chunk in self.client.http.stream(url)` reads the pieces as they arrive.
         """
         body = encode_json(json).content if json is not None else None
         template = self._book.stream_template(
@@ -202,8 +201,7 @@ class HTTPClient(HTTPCalls[HTTPResponse]):
                 "count": _CHUNKS_MAX,
             },
         )
-        response: Any = await self._send(template, self._vu, True)
-        return response  # type: ignore[no-any-return]  # as the template says
+        return BodyStream(self._send, template, self._vu)
 
 
 class HTTP2Client(HTTPCalls[HTTP2Response]):

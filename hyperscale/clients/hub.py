@@ -3,7 +3,7 @@
 import asyncio
 import resource
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -13,15 +13,17 @@ from hyperscale._native import Engine, Exchange, Program, Recorder, Sender, Temp
 from hyperscale.clients.auth import Authorizer
 from hyperscale.clients.bodies import encode_data
 from hyperscale.clients.grpc import GRPCBook, GRPCClient
-from hyperscale.clients.http import HTTP2Client, HTTPClient, RequestError, Send
+from hyperscale.clients.http import HTTP2Client, HTTPClient, RequestError
 from hyperscale.clients.libraries import ENGINE_CLIENTS, client_class, engine_client_class
 from hyperscale.clients.library import CallRoom
+from hyperscale.clients.parts import Send
 from hyperscale.clients.scope import NO_STEP, current_step
+from hyperscale.clients.services import reflect
 from hyperscale.clients.templates import TemplateBook
 from hyperscale.config.addresses import split_address
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.plan import WorkflowPlan
-from hyperscale.testing import HTTP2Response, HTTPResponse, OptimizedArg
+from hyperscale.testing import GRPCResponse, HTTP2Response, HTTPResponse, OptimizedArg
 from hyperscale.testing.arguments import (
     STREAM_SCHEMES,
     AuthScheme,
@@ -79,7 +81,9 @@ class NativeClients:
             tracing=plan.tracing,
             network=network,
         )
-        self._grpc = GRPCBook(timeout_s, streams=streams, network=network)
+        self._grpc = GRPCBook(
+            timeout_s, streams=streams, network=network, descriptors=plan.descriptors
+        )
 
     def make(self, name: str, vu: int, user: object) -> Any:
         """Return the client of this name for a virtual user, the instance of its workflow."""
@@ -101,12 +105,20 @@ class NativeClients:
         self, name: str, method: str, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Template:
         """Return the request that `client.<name>.<method>(*args, **kwargs)` would send."""
-        unsent: Send = lambda template, *_: cast(Any, template)  # noqa: E731 - it has a type
+        unsent: Send = lambda template, *_, **__: cast(Any, template)  # noqa: E731 - it has a type
         if name in NATIVE_PROTOCOLS:
             client = self._make(name, 0, unsent, None, None)
         else:
             client = engine_client_class(name)(self._make("http", 0, unsent, None, None))
         return cast(Template, getattr(client, method)(*args, **kwargs))
+
+    def describe(self, files: Iterable[bytes]) -> None:
+        """Add descriptions of gRPC services."""
+        self._grpc.describe(files)
+
+    def check_method(self, method: str) -> None:
+        """Raise InputError if gRPC services are described, but not this method."""
+        self._grpc.check(method)
 
     def keep_more(self, requests: int) -> None:
         """Keep as many further requests: those of the rows of a feed."""
@@ -118,7 +130,7 @@ class NativeClients:
         return (
             self._http.template("GET", url, {}),
             self._http2.template("GET", url, {}),
-            self._grpc.one(url, "ping/ping", b"", {}),
+            self._grpc.one(url, "grpc.health.v1.Health/Check", b"", {}),
         )
 
 
@@ -275,6 +287,22 @@ class ClientHub:
         path = self._network.unix_socket
         if path is not None and not Path(path).is_socket():
             raise InputError(f"unix_socket: {path} is not a Unix socket", hint="start the server")
+
+    async def reflect(self, url: str) -> None:
+        """Have a server describe its gRPC services. Raises InputError if it does not."""
+        grpc = self.client(0).grpc
+
+        def ask(method: str, messages: list[bytes]) -> Awaitable[GRPCResponse]:
+            return grpc.bidi_stream(url, method, messages)
+
+        try:
+            self._native.describe(await reflect(ask))
+        except RequestError as error:
+            raise InputError(f"server reflection: {error}") from error
+
+    def check_method(self, method: str) -> None:
+        """Raise InputError if gRPC services are described, but not this method."""
+        self._native.check_method(method)
 
     async def require(self, protocol: str) -> None:
         """Prepare a client for its first call. Raises InputError if it cannot work here."""

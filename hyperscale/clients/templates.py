@@ -144,7 +144,12 @@ class TemplateBook:
         """Keep as many further requests: those of the rows of a feed."""
         self._kept_max = min(self._kept_max + requests, _KEPT_MAX + _KEPT_ROWS_MAX)
 
-    def template(self, method: str, url: str, call: Mapping[str, object]) -> Template:
+    def template(
+        self, method: str, url: str, call: Mapping[str, object], *, continues: bool = False
+    ) -> Template:
+        """Return the request of a call. If it `continues`, more of its body follows."""
+        if continues:
+            return self._render(method, url, cast(BodyCall, call), continues=True)
         if self._tracing and _random.random() < self._tracing:
             return self._render(method, url, _traced(cast(BodyCall, call)))
         key = _key(method, url, call) if call else (method, url)
@@ -214,7 +219,9 @@ class TemplateBook:
         body = _body(f"{method} {url}", cast(BodyCall, call))
         return body.content if body is not None else b""
 
-    def _render(self, method: str, url: str, call: BodyCall) -> Template:
+    def _render(
+        self, method: str, url: str, call: BodyCall, *, continues: bool = False
+    ) -> Template:
         where = f"{method} {url}"
         _refuse_unknown(where, call, _KNOWN)
 
@@ -242,6 +249,7 @@ class TemplateBook:
                 protocol=self._protocol_of(where, call),
                 streams_max=self._streams,
                 response_type=self._response_type,
+                continues=continues,
             )
         except (ValueError, OverflowError, TypeError) as error:
             raise InputError(f"{where}: {error}") from error

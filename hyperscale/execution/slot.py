@@ -193,7 +193,19 @@ def _check_network(assignment: PrepareSlot, hub: ClientHub) -> None:
 
 
 async def _prepare_clients(assignment: PrepareSlot, design: Blueprint, hub: ClientHub) -> None:
-    """Import the libraries of the clients that the steps return results of."""
+    """Import the libraries of the clients that the steps return results of, and have servers
+    describe their services."""
+    for url in design.reflect:
+        try:
+            await hub.reflect(url)
+        except InputError as error:
+            where = f"{display_path(assignment.file)}: {design.plan.name}"
+            raise InputError(f"{where}: {error.message}", hint=error.hint) from error
+    for where, method in design.methods if design.reflect else ():
+        try:
+            hub.check_method(method)
+        except InputError as error:
+            raise InputError(f"{where}: {error.message}", hint=error.hint) from error
     for hook in (hook for layer in design.layers for hook in layer):
         if hook.protocol is not None:
             try:

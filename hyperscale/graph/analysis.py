@@ -99,6 +99,22 @@ def literal_urls(reading: Reading) -> list[tuple[str, str, str]]:
     return found
 
 
+def literal_methods(reading: Reading) -> list[tuple[str, str]]:
+    """Return the methods written into calls of gRPC: the place of the hook, and the method."""
+    found = []
+    for hook in reading.hooks:
+        node = tree_of(hook.function)
+        for child in () if node is None else ast.walk(node):
+            named = client_call(child, self_name(node)) if node is not None else None
+            if named is None or named[0] != "grpc" or not isinstance(child, ast.Call):
+                continue
+            given = [word.value for word in child.keywords if word.arg == "method"]
+            match given or child.args[1:]:
+                case [ast.Constant(value=str(method)), *_]:
+                    found.append((hook.where, method))
+    return found
+
+
 def may_fill_context(reading: Reading) -> bool:
     """Return True if a method of the class may put a value into `self.context`."""
     methods = _methods(reading.cls)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from hyperscale.graph.analysis import analyse
+from hyperscale.graph.analysis import analyse, literal_methods
 from hyperscale.graph.columns import ColumnParts, column_parts
 from hyperscale.graph.planning import plan_workflow, wrap_default
+from hyperscale.graph.protos import protos_of
 from hyperscale.graph.reading import ReadHook, read
 from hyperscale.graph.settings import read_network
 from hyperscale.graph.static_steps import NotStatic, StaticCall, first_obstacle
@@ -50,6 +51,8 @@ class Blueprint:
     workflow: type[Workflow]
     plan: WorkflowPlan
     network: Network  # read from the class: a plan holds no secrets
+    reflect: tuple[str, ...]  # servers that describe their gRPC services
+    methods: tuple[tuple[str, str], ...]  # of gRPC, as steps name them: place and method
     layers: tuple[tuple[Hook, ...], ...]
     checks: tuple[Hook, ...]
     metrics: tuple[Hook, ...]
@@ -128,6 +131,8 @@ def blueprint(
         workflow=cls,
         plan=plan,
         network=read_network(reading),
+        reflect=tuple(each.reflect for each in protos_of(reading).values() if each.reflect),
+        methods=tuple(literal_methods(reading)),
         layers=tuple(
             tuple(hooks[name] for name in layer) for layer in layers(reading.step_order())
         ),

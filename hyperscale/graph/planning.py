@@ -18,6 +18,7 @@ from hyperscale.graph.analysis import analyse, literal_urls
 from hyperscale.graph.columns import column_parts, hosts_of
 from hyperscale.graph.feeds import plan_feeds
 from hyperscale.graph.mixing import split_mix
+from hyperscale.graph.protos import compile_protos
 from hyperscale.graph.reading import ReadHook, Reading, ReadParameter, display_path, read
 from hyperscale.graph.settings import read_network, read_settings
 from hyperscale.graph.static_steps import first_obstacle
@@ -143,6 +144,7 @@ def plan_workflow(reading: Reading, overrides: Overrides | None = None) -> Workf
         + tuple(MetricPlan(name=vital.name, kind=vital.kind) for vital in vital_metrics(reading)),
         states=tuple(_plan_state(hook) for hook in reading.states),
         hosts=_hosts(reading, files),
+        descriptors=compile_protos(reading),
         files=files,
         feeds=feeds,
     )

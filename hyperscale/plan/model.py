@@ -170,6 +170,7 @@ class WorkflowPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     warmup_s: float = 0.0  # at the beginning of the duration: run, and not counted
     connections: Connections = Connections.PER_VU
     streams: int = 100  # requests at once on a connection of HTTP/2
+    descriptors: bytes = b""  # of gRPC services: a `FileDescriptorSet`
     sources: int = 1  # local addresses that connections come from
     tracing: float = 0.0  # share of HTTP requests with a `traceparent` header
     tags: tuple[str, ...] = ()

@@ -27,6 +27,7 @@ from hyperscale.testing.grpc import GRPCCode, GRPCResponse
 from hyperscale.testing.http import HTTP2Response, HTTPResponse
 from hyperscale.testing.mix import Mix
 from hyperscale.testing.parameters import Param
+from hyperscale.testing.protos import Protos
 from hyperscale.testing.responses import (
     FTPResponse,
     KafkaResponse,
@@ -109,6 +110,7 @@ __all__ = [
     "PlaywrightResult",
     "PostgresResponse",
     "Protobuf",
+    "Protos",
     "Query",
     "RabbitMQResponse",
     "RedisResponse",

@@ -429,10 +429,16 @@ class ProtobufBytes(bytes, OptimizedArg):
     """A gRPC message, encoded once. Written as an instance of a generated class, or as bytes."""
 
     @classmethod
-    def wrap(cls, value: object) -> Self:
+    def wrap(cls, value: object) -> "Self | ProtobufDict":
+        if isinstance(value, Mapping):
+            return ProtobufDict(frozen_items(value))
         message = cls(encode_message(value, where="Protobuf"))
         message.optimized = message
         return message
+
+
+class ProtobufDict(FrozenDict, OptimizedArg):
+    """A gRPC message as a dict, encoded once, when the method is known that it is for."""
 
 
 def encode_message(value: object, *, where: str) -> bytes:
@@ -443,7 +449,8 @@ def encode_message(value: object, *, where: str) -> bytes:
     if encode is None:
         raise InputError(
             f"{where}: a {type(value).__name__} is not a message",
-            hint="give an instance of a class that protoc generated, or bytes",
+            hint="give an instance of a class that protoc generated, or bytes; a dict needs "
+            'protos = Protos("shop.proto") in the workflow',
         )
     return bytes(encode())
 

@@ -33,6 +33,7 @@ def placed(tmp_path: Path, name: str, target: RunningTarget) -> None:
     text = re.sub(r"https?://localhost:\d+", target.url, text)
     text = re.sub(r"ws://localhost:\d+", f"ws://127.0.0.1:{target.port}", text)
     (tmp_path / name).write_text(text)
+    shutil.copytree(EXAMPLES / "protocols", tmp_path / "protocols", dirs_exist_ok=True)
 
 
 @pytest.mark.parametrize("name", TESTS)

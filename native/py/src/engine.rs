@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hyperscale_core::clock;
 use hyperscale_core::engine::http::reply::Keep;
-use hyperscale_core::engine::request::{Caller, RequestKey};
+use hyperscale_core::engine::request::{Caller, Part, PartKind, RequestKey};
 use hyperscale_core::engine::{self, Options};
 use hyperscale_core::loop_watch::Turns;
-use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
+use pyo3::exceptions::{PyConnectionError, PyRuntimeError, PyStopIteration};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyType};
+use pyo3::types::{PyBytes, PyDict, PyType};
 
 use crate::calls::{call_with, run_in};
 use crate::current_task::CurrentTask;
@@ -114,10 +114,14 @@ impl Engine {
             let mut core = self.core();
             // Calls on streams may end with what they write, or with what came before them.
             core.flush_writes(&mut lock(&self.recorder));
+            let parts = take_parts(&mut core, py);
             let mut done = core.take_all_done();
             drop(core);
-            if done.is_empty() {
+            if done.is_empty() && parts.is_empty() {
                 break;
+            }
+            for (call, part) in parts {
+                call.get().receive(call.bind(py), &part, self)?;
             }
             count += done.len();
             for ended in &mut done {
@@ -140,6 +144,17 @@ impl Engine {
         }
         Ok(count)
     }
+}
+
+/// The parts of bodies that calls received, each with its call.
+fn take_parts(core: &mut Core, py: Python<'_>) -> Vec<(Py<Call>, Part)> {
+    let mut parts = Vec::new();
+    while let Some((key, part)) = core.take_part() {
+        if let (Some(call), PartKind::Data) = (core.token(key), part.kind) {
+            parts.push((call.clone_ref(py), part));
+        }
+    }
+    parts
 }
 
 #[pymethods]
@@ -199,13 +214,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Begins a request; the returned `Call` is awaited for the response.
+    /// Begins a request; the returned `Call` is awaited for the response. `on_part` is called with
+    /// every piece of the body, as it arrives.
+    #[pyo3(signature = (template, vu, step, sees_body, on_part = None))]
     pub fn send<'py>(
         slf: &Bound<'py, Self>,
         template: &Template,
         vu: u32,
         step: u32,
         sees_body: bool,
+        on_part: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, Call>> {
         let this = slf.get();
         if thread_number() != this.thread {
@@ -214,8 +232,12 @@ impl Engine {
             return Err(PyRuntimeError::new_err(message));
         }
         let response_type = template.response_type.as_ref().map(|kind| kind.clone_ref(slf.py()));
-        let call = Bound::new(slf.py(), Call::new(slf.clone().unbind(), response_type))?;
-        let keep = if sees_body { Keep::Body } else { Keep::Head };
+        let keep = match (&on_part, sees_body) {
+            (Some(_), _) => Keep::Parts,
+            (None, true) => Keep::Body,
+            (None, false) => Keep::Head,
+        };
+        let call = Bound::new(slf.py(), Call::new(slf.clone().unbind(), response_type, on_part))?;
         let caller = Caller { vu, step, keep };
         let token = call.clone().unbind();
         let mut core = this.core();
@@ -293,10 +315,16 @@ pub struct Call {
     engine: Py<Engine>,
     /// What the step receives, if it is not the engine's usual response.
     response_type: Option<Py<PyType>>,
+    /// Called with every piece of the body.
+    on_part: Option<Py<PyAny>>,
 }
 
 impl Call {
-    fn new(engine: Py<Engine>, response_type: Option<Py<PyType>>) -> Self {
+    fn new(
+        engine: Py<Engine>,
+        response_type: Option<Py<PyType>>,
+        on_part: Option<Py<PyAny>>,
+    ) -> Self {
         let inner = Inner {
             state: State::Pending,
             key: None,
@@ -305,7 +333,7 @@ impl Call {
             further: Vec::new(),
             is_blocking: false,
         };
-        Self { inner: Mutex::new(inner), engine, response_type }
+        Self { inner: Mutex::new(inner), engine, response_type, on_part }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -334,6 +362,16 @@ impl Call {
             let _dropped = engine.core().abort(key, &mut lock(&engine.recorder));
         }
         Ok(true)
+    }
+
+    /// Gives the caller a piece of the body.
+    fn receive(&self, slf: &Bound<'_, Self>, part: &Part, engine: &Engine) -> PyResult<()> {
+        let Some(on_part) = &self.on_part else { return Ok(()) };
+        let bytes = PyBytes::new(slf.py(), &part.bytes);
+        match call_with(on_part.bind(slf.py()), bytes.as_any()) {
+            Ok(_) => Ok(()),
+            Err(error) => report(slf, engine, error),
+        }
     }
 
     /// Marks it cancelled. Whoever waits is told from the loop, never from here: the
@@ -521,6 +559,24 @@ impl Call {
     fn cancel(slf: &Bound<'_, Self>, msg: Option<Py<PyAny>>) -> PyResult<bool> {
         let _ = msg; // asyncio passes it; a request has no use for it
         Self::abandon(slf)
+    }
+
+    /// Hands a piece of the request's body over; an empty one ends it. Raises `ConnectionError` if
+    /// the call has ended.
+    fn push(slf: &Bound<'_, Self>, data: &[u8]) -> PyResult<()> {
+        let Some(key) = slf.get().lock().key else {
+            return Err(PyConnectionError::new_err("the call has ended"));
+        };
+        let engine = slf.get().engine.get();
+        let part = Part { kind: PartKind::Data, bytes: data.to_vec(), at_ns: clock::now_ns() };
+        let mut core = engine.core();
+        let pushed = core.push(key, part, &mut lock(&engine.recorder));
+        let has_done = core.has_done();
+        drop(core);
+        if has_done {
+            Engine::deliver_soon(slf.get().engine.bind(slf.py()))?;
+        }
+        pushed.map_err(|failure| PyConnectionError::new_err(failure.to_string()))
     }
 
     fn done(&self) -> bool {

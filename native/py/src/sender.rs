@@ -62,13 +62,14 @@ impl Sender {
         Self { way: Mutex::new(Way::Engine(engine)), get_step, no_step, sees_all }
     }
 
-    #[pyo3(signature = (template, vu, needs_body, /))]
+    #[pyo3(signature = (template, vu, needs_body, on_part = None, /))]
     fn __call__<'py>(
         &self,
         py: Python<'py>,
         template: &Bound<'py, Template>,
         vu: u32,
         needs_body: bool,
+        on_part: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (step, sees_body) = match CURRENT.get() {
             Some(traffic) => traffic,
@@ -80,7 +81,7 @@ impl Sender {
             Way::Engine(engine) => {
                 let engine = engine.bind(py).clone();
                 drop(way);
-                let call = Engine::send(&engine, template.get(), vu, step, sees_body)?;
+                let call = Engine::send(&engine, template.get(), vu, step, sees_body, on_part)?;
                 Ok(call.into_any())
             }
             Way::Function(function) => {

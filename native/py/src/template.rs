@@ -119,7 +119,7 @@ impl Template {
     #[pyo3(signature = (
         method, url, headers, body = None, content_type = None, *, chunked = false,
         connect_timeout_s, read_timeout_s, total_timeout_s, redirects_max, body_bytes_max, tls = None,
-        protocol = "http1", streams_max = 100, response_type = None, route = None,
+        protocol = "http1", streams_max = 100, response_type = None, route = None, continues = false,
     ))]
     fn new(
         method: &str,
@@ -138,6 +138,7 @@ impl Template {
         streams_max: u32,
         response_type: Option<Py<PyType>>,
         route: Option<&Route>,
+        continues: bool,
     ) -> PyResult<Self> {
         let limits = Limits {
             connect_ns: to_ns(connect_timeout_s)?,
@@ -146,8 +147,7 @@ impl Template {
             redirects_max,
             body_bytes_max,
         };
-        let body =
-            body.map(|bytes| Body { bytes: bytes.into(), chunked, content_type, continues: false });
+        let body = body.map(|bytes| Body { bytes: bytes.into(), chunked, content_type, continues });
         let default = TlsProfile::default();
         let profile = tls.map_or(&default, |tls| &tls.profile);
         let protocol = to_protocol(protocol, streams_max)?;

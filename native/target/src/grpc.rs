@@ -1,4 +1,5 @@
-//! The gRPC services of the target: an echo in all four kinds of calls, and the health check.
+//! The gRPC services of the target: an echo in all four kinds of calls, the health check, and server
+//! reflection.
 //!
 //! `hyperscale.Echo` answers every message with the same message. Three fields of a message steer the
 //! answer, see `examples/protocols/echo.proto`.
@@ -7,6 +8,7 @@ use hyperscale_core::http2::frame;
 use hyperscale_core::http2::hpack::{self, Secrecy};
 
 use crate::counts::{Route, Stream, Tally};
+use crate::reflection;
 
 const PREFIX_BYTES: usize = 5;
 const UNIMPLEMENTED: u32 = 12;
@@ -31,6 +33,7 @@ enum Rpc {
     /// A reply to every message, as it comes.
     BidiStream,
     Health,
+    Reflection,
     Unknown,
 }
 
@@ -67,6 +70,8 @@ impl Call {
             "/hyperscale.Echo/ClientStream" => Rpc::ClientStream,
             "/hyperscale.Echo/BidiStream" => Rpc::BidiStream,
             "/grpc.health.v1.Health/Check" => Rpc::Health,
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => Rpc::Reflection,
             _ => Rpc::Unknown,
         };
         Self {
@@ -87,7 +92,7 @@ impl Call {
     #[must_use]
     pub fn route(&self) -> Route {
         match self.rpc {
-            Rpc::Health => Route::GrpcHealth,
+            Rpc::Health | Rpc::Reflection => Route::GrpcHealth,
             Rpc::Unknown => Route::Unknown,
             _ => Route::Grpc,
         }
@@ -112,10 +117,18 @@ impl Call {
             self.read_bytes += whole as u64;
             self.message.clear();
             self.message.extend(self.input.drain(..whole));
-            if self.rpc == Rpc::BidiStream {
-                self.replies.extend_from_slice(&self.message);
-                self.replied += 1;
+            match self.rpc {
+                Rpc::BidiStream => self.replies.extend_from_slice(&self.message),
+                Rpc::Reflection => {
+                    let question = self.message.get(PREFIX_BYTES..).unwrap_or_default();
+                    let answer = reflection::answer(question);
+                    self.replies.push(0);
+                    self.replies.extend_from_slice(&(answer.len() as u32).to_be_bytes());
+                    self.replies.extend_from_slice(&answer);
+                }
+                _ => continue,
             }
+            self.replied += 1;
         }
     }
 
@@ -129,6 +142,7 @@ impl Call {
         let copies = match self.rpc {
             Rpc::Unary | Rpc::ClientStream if self.steer.code == 0 => 1,
             Rpc::ServerStream => self.steer.count.min(REPLIES_MAX),
+            Rpc::Reflection => return,
             Rpc::Health => {
                 self.replies = vec![0, 0, 0, 0, SERVING.len() as u8];
                 self.replies.extend_from_slice(SERVING);
@@ -226,7 +240,7 @@ impl Steer {
     }
 }
 
-fn varint(input: &mut &[u8]) -> Option<u64> {
+pub fn varint(input: &mut &[u8]) -> Option<u64> {
     let mut value = 0_u64;
     for shift in (0..64).step_by(7) {
         let (&byte, rest) = input.split_first()?;

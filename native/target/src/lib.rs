@@ -15,6 +15,7 @@ mod encoded;
 mod grpc;
 mod http2;
 mod json;
+mod reflection;
 mod reply;
 pub mod request;
 mod routes;

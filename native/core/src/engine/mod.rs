@@ -50,7 +50,7 @@ pub mod transport;
 pub mod websocket;
 
 use conn::Conn;
-use error::Failure;
+use error::{ErrorClass, Failure};
 use exchange::Exchange;
 use http::template::{Origin, Template};
 use protocol::Session;
@@ -274,27 +274,34 @@ impl<T> Engine<T> {
         self.requests.parts.pop_front()
     }
 
-    /// The token of a request that has not ended.
+    /// The token of a request that was not taken yet.
     pub fn token(&self, key: RequestKey) -> Option<&T> {
-        if !self.is_live(key) {
-            return None;
+        if self.is_live(key) {
+            return self.tokens.get(key.slot as usize)?.as_ref();
         }
-        self.tokens.get(key.slot as usize)?.as_ref()
+        let ended = self.done.iter().find(|done| done.request.generation == key.generation)?;
+        ended.token.as_ref()
     }
 
-    /// Hands a part to a request that runs on a connection, as far as its protocol takes any.
+    /// Hands a part to a request, as far as its protocol takes any. One that has no connection yet
+    /// gets it with its beginning.
     pub fn push(
         &mut self,
         key: RequestKey,
         part: Part,
         recorder: &mut Recorder,
     ) -> Result<(), Failure> {
-        let ended = || Failure::protocol("the request has ended or has not begun");
-        let live = self.requests.table.get(key.slot as usize);
+        let ended = || Failure::new(ErrorClass::Reset, "the call has ended");
+        let live = self.requests.table.get_mut(key.slot as usize);
         let request = live.filter(|request| request.generation == key.generation);
-        let number = request.and_then(|request| request.conn).ok_or_else(ended)?;
-        let conn = self.conns.get_mut(number as usize).ok_or_else(ended)?;
-        conn.session.as_mut().ok_or_else(ended)?.push(key.slot, part)?;
+        let request = request.ok_or_else(ended)?;
+        let conn = request.conn.and_then(|number| self.conns.get_mut(number as usize));
+        let Some((number, session)) = request.conn.zip(conn.and_then(|conn| conn.session.as_mut()))
+        else {
+            request.queued.push(part);
+            return Ok(());
+        };
+        session.push(key.slot, part)?;
         self.write(number, recorder);
         Ok(())
     }

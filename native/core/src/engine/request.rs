@@ -90,6 +90,8 @@ pub struct Request {
     pub(super) total_deadline_ns: u64,
     pub(super) addresses_tried: u32,
     pub(super) retried: bool,
+    /// Handed over before there was a connection for it.
+    pub(super) queued: Vec<Part>,
     /// Its connection had carried other requests before.
     pub(super) is_reused: bool,
     /// The kernel said when the last of the response arrived.
@@ -114,6 +116,7 @@ impl Request {
             total_deadline_ns: 0,
             addresses_tried: 0,
             retried: false,
+            queued: Vec::new(),
             is_reused: false,
             is_timed: false,
         }
@@ -128,6 +131,7 @@ impl Request {
         self.started_ns = None;
         self.addresses_tried = 0;
         self.retried = false;
+        self.queued.clear();
         self.is_timed = false;
     }
 

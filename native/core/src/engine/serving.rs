@@ -144,6 +144,10 @@ impl<T> Engine<T> {
         let jar = self.vus.get(request.caller.vu as usize).and_then(|vu| vu.jar.as_deref());
         let close = self.options.mode == Mode::PerRequest;
         session.begin(slot, request, &Opening { jar, close });
+        for part in request.queued.drain(..) {
+            // A protocol that takes none ends the call by itself.
+            let _ = session.push(slot, part);
+        }
         let now = now_ns();
         request.is_reused = conn.was_used;
         if conn.was_used {
@@ -308,7 +312,10 @@ impl<T> Engine<T> {
     /// A request got no response. It is sent once more, on a new connection, if it may be.
     fn on_broken(&mut self, slot: u32, failure: Failure, may_retry: bool, recorder: &mut Recorder) {
         let Some(request) = self.requests.get_mut(slot) else { return };
-        if !may_retry || request.retried {
+        // What was handed over meanwhile is gone.
+        let body = request.exchange.template.body.as_ref();
+        let is_fed = body.is_some_and(|body| body.continues);
+        if !may_retry || request.retried || is_fed {
             return self.fail(slot, failure, recorder);
         }
         request.retried = true;

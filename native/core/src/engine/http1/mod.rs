@@ -74,10 +74,17 @@ impl Http1 {
             return false;
         };
         splitter.push(&std::mem::take(&mut request.reply.body));
-        let messages = &mut request.exchange.messages;
-        while messages.len() < call.count {
+        let is_read = request.caller.keep == Keep::Parts;
+        let mut left = call.count.saturating_sub(request.exchange.messages.len());
+        while left > 0 {
             let Some(bytes) = splitter.next(&call.until) else { return false };
-            messages.push(Part { kind: PartKind::Data, bytes, at_ns });
+            let part = Part { kind: PartKind::Data, bytes, at_ns };
+            if is_read {
+                requests.deliver(slot, part.clone());
+            }
+            let Some(request) = requests.get_mut(slot) else { return false };
+            request.exchange.messages.push(part);
+            left -= 1;
         }
         true
     }
@@ -153,7 +160,7 @@ impl Session for Http1 {
         let had_status = request.reply.status != 0;
         let memo = heads.of_step(request.caller.step);
         let fed = self.decoder.feed(input, &mut request.reply, memo);
-        if request.caller.keep == Keep::Parts {
+        if request.caller.keep == Keep::Parts && self.splitter.is_none() {
             deliver_parts(slot, had_status, at_ns, requests);
         }
         if self.split(slot, at_ns, requests) && fed.is_ok() {
