@@ -565,6 +565,19 @@ class Exchange:
     @property
     def tls_cipher(self) -> str | None: ...
 
+def replay_http2(
+    requests: int, pieces: list[bytes]
+) -> tuple[list[tuple[int, bytes, bytes, bytes, str | None]], str | None, int]:
+    """What requests on one connection of HTTP/2 receive from these pieces (status, head, body,
+    trailers, how it ended), why the connection failed, and the most bytes that waited to be
+    written. For fuzzing."""
+
+def replay_websocket(
+    bytes_max: int, is_deflating: bool, pieces: list[bytes]
+) -> tuple[list[tuple[str, bytes]], str | None]:
+    """What a client reads of these pieces on a WebSocket, as kinds and contents, and why it closes
+    it. For fuzzing."""
+
 @final
 class Tls:
     """How connections are secured. Raises ValueError for PEM that cannot be used."""

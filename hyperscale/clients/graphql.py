@@ -1,4 +1,4 @@
-"""`self.client.graphql`: queries and mutations over HTTP, through the native engine."""
+"""`self.client.graphql`: queries, mutations and subscriptions through the native engine."""
 
 import hashlib
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from hyperscale.clients.http import EngineCalls
 from hyperscale.clients.library import ClientError
 from hyperscale.clients.templates import PlainCall
 from hyperscale.clients.websocket import SocketOptions, WebsocketClient
+from hyperscale.errors import InputError
 from hyperscale.testing.arguments import DataBytes, HeadersValue
 from hyperscale.testing.graphql import GraphQLResponse, SubscriptionResponse
 
@@ -21,6 +22,7 @@ _NOT_FOUND = ("PersistedQueryNotFound", "PERSISTED_QUERY_NOT_FOUND")
 # rendered requests are known by the identity of their parts.
 _kept: dict[tuple[object, ...], DataBytes] = {}
 _KEPT_MAX = 1024
+_EVENTS_MAX = 1_000_000
 
 
 class GraphQLClient:
@@ -65,10 +67,13 @@ class GraphQLClient:
         operation: str | None = None,
         **call: Unpack[SocketOptions],
     ) -> SubscriptionResponse:
-        """Wait for `events` events of a subscription, over a WebSocket of its own.
+        """Wait for `events` events of a subscription.
 
-        `url` begins with ws:// or wss://. The latency is the time until the last event.
+        With ws:// and wss:// over a WebSocket of its own (`graphql-transport-ws`), with http:// and
+        https:// as server-sent events. The latency is the time until the last event.
         """
+        if url.startswith(("http://", "https://")):
+            return await self._subscribe_sse(url, subscription, events, variables, operation, call)
         socket = WebsocketClient(self._calls)
         call["subprotocols"] = (_SUBPROTOCOL,)
         opened = await socket.connect(url, **call)
@@ -78,13 +83,44 @@ class GraphQLClient:
         if acknowledged.json().get("type") != "connection_ack":
             detail = f"no connection_ack but {acknowledged.text}"
             raise ClientError("protocol", detail, request=f"subscribe {url}")
-        fields = {"query": subscription, "variables": variables, "operationName": operation}
+        fields = {"query": str(subscription), "variables": variables, "operationName": operation}
         payload = {name: value for name, value in fields.items() if value is not None}
         message = {"id": "1", "type": "subscribe", "payload": payload}
         response = await socket.exchange(url, json=message, count=events, **call)
         # Further events may be on their way: no other subscription may take them for its own.
         await socket.close(url, **call)
         return SubscriptionResponse(response.exchange)
+
+    async def _subscribe_sse(
+        self,
+        url: str,
+        subscription: str,
+        events: int,
+        variables: Mapping[str, Any] | None,
+        operation: str | None,
+        call: SocketOptions,
+    ) -> SubscriptionResponse:
+        """Subscribe with one request, whose response are the events (`graphql-sse`)."""
+        if not 1 <= events <= _EVENTS_MAX:
+            raise InputError(f"subscribe {url}: events={events} is not from 1 to {_EVENTS_MAX:,}")
+        fields = {"query": str(subscription), "variables": variables, "operationName": operation}
+        body = encode_json({name: value for name, value in fields.items() if value is not None})
+        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
+        options = {**call, "headers": {**headers, **(call.get("headers") or {})}}
+        template = self._calls.book.stream_template(
+            "POST",
+            url,
+            options,
+            SubscriptionResponse,
+            {
+                "body": body.content,
+                "content_type": body.content_type,
+                "events": True,
+                "count": events,
+            },
+        )
+        response: SubscriptionResponse = await self._calls.send_template(template)
+        return response
 
     async def ping(self, url: str, **call: Unpack[PlainCall]) -> GraphQLResponse:
         """Ask for the name of the type of queries."""
@@ -127,7 +163,9 @@ def _body(
     key = (document, operation, digest)
     if variables is None and key in _kept:
         return {"data": _kept[key]}
-    fields: dict[str, object] = {"query": document, "variables": variables}
+    # A request part is a kind of text that is not encoded as such.
+    text = None if document is None else str(document)
+    fields: dict[str, object] = {"query": text, "variables": variables}
     fields["operationName"] = operation
     fields = {name: value for name, value in fields.items() if value is not None}
     if digest is not None:

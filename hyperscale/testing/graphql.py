@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 from hyperscale.errors import InputError
 from hyperscale.testing.arguments import OptimizedArg
 from hyperscale.testing.http import HTTPResponse, decode_json
-from hyperscale.testing.streams import WebsocketResponse
+from hyperscale.testing.streams import Event, WebsocketResponse
 
 _INSTALL = "pip install 'hyperscale[graphql]'"
 
@@ -104,7 +104,7 @@ def _on_one_line(error: Exception) -> str:
 
 
 class SubscriptionResponse(WebsocketResponse):
-    """The events of a subscription, in the words of `graphql-transport-ws`."""
+    """The events of a subscription, over a WebSocket or as server-sent events."""
 
     __slots__ = ()
     protocol = "graphql"
@@ -115,7 +115,11 @@ class SubscriptionResponse(WebsocketResponse):
         return [each["payload"] for each in self._events() if each.get("type") == "next"]
 
     def _events(self) -> Sequence[Mapping[str, Any]]:
-        return [decode_json(each.encode()) for each in self.messages if isinstance(each, str)]
+        """Return the events in the words of `graphql-transport-ws`."""
+        return [
+            decode_json(each.encode()) if isinstance(each, str) else _sent_event(each)
+            for each in self.messages
+        ]
 
     def failure(self) -> tuple[str, str] | None:
         """Return the error class and the message of a subscription that failed."""
@@ -125,6 +129,13 @@ class SubscriptionResponse(WebsocketResponse):
             if errors:
                 return "graphql", str(errors[0].get("message", "an error without a message"))
         return None
+
+
+def _sent_event(block: bytes) -> Mapping[str, Any]:
+    """Return a server-sent event in the words of `graphql-transport-ws`."""
+    event = Event.parse(block)
+    is_next = event.event == "next"
+    return {"type": event.event, "payload": decode_json(event.data.encode()) if is_next else None}
 
 
 class GraphQLResponse(HTTPResponse):

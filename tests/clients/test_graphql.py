@@ -181,3 +181,70 @@ def test_a_persisted_query_is_sent_whole_only_if_the_server_does_not_know_it() -
     assert [each.ok for each in responses] == [True, True]
     assert ["query" in each for each in asked] == [False, True, False]
     assert len({each["extensions"]["persistedQuery"]["sha256Hash"] for each in asked}) == 1
+
+
+# --- over HTTP/2, and as server-sent events ----------------------------------------------
+
+
+def test_queries_and_mutations_go_over_http2(target: RunningTarget) -> None:
+    url = f"{target.url}/graphql"
+
+    async def work(lab: Lab) -> list[GraphQLResponse]:
+        client = GraphQLClient(lab.http)
+        return [
+            await client.query(url, "{ shop { name } }", version=2),
+            await client.mutate(url, "mutation { buy(id: 1) { id } }", version=2),
+            await client.query(url, "{ fail }", version=2),
+        ]
+
+    shop, bought, failed = in_lab(work)
+    assert shop.exchange.version == "HTTP/2"
+    assert shop.data["shop"]["name"] == "Hyperscale"
+    assert bought.data == {"buy": {"id": 1}}
+    assert failed.failure() == ("graphql", "as the document asked")
+    assert target.counts()["routes"]["/graphql"] == {"POST": 3}
+
+
+async def _events(scope: Any, receive: Any, send: Any) -> None:
+    """Serve subscriptions as graphql-sse asks for it, with the executor of graphql-core."""
+    assert scope["type"] == "http"
+    body = json.loads((await receive())["body"])
+    headers = [(b"content-type", b"text/event-stream")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def write(event: str, data: object) -> None:
+        text = f"event: {event}\ndata: {json.dumps(data) if data else ''}\n\n"
+        await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+    found = await strawberry.Schema(Query, subscription=Subscription).subscribe(
+        body["query"], variable_values=body.get("variables")
+    )
+    if hasattr(found, "__aiter__"):
+        async for result in found:
+            errors = [error.formatted for error in result.errors or ()]
+            await write("next", {"data": result.data} | ({"errors": errors} if errors else {}))
+    else:
+        await write("next", {"errors": [error.formatted for error in found.errors]})
+    await write("complete", None)
+    await send({"type": "http.response.body", "body": b""})
+
+
+def test_a_subscription_as_server_sent_events_collects_its_events() -> None:
+    async def work(lab: Lab) -> list[SubscriptionResponse]:
+        client = GraphQLClient(lab.http)
+        text = "subscription Count($n: Int!) { count(upto: $n) }"
+        return [
+            await client.subscribe(url, text, events=3, variables={"n": 5}),
+            await client.subscribe(url, text, events=10, variables={"n": 2}),
+            await client.subscribe(url, "subscription { broken }", events=2),
+            await client.subscribe(url, "subscription { none }", events=1),
+        ]
+
+    with serving(_events) as port:
+        url = f"http://127.0.0.1:{port}/"
+        three, two, broken, wrong = in_lab(work)
+    assert [payload["data"]["count"] for payload in three.payloads] == [0, 1, 2]
+    assert (three.ok, len(three.times_s), three.failure()) == (True, 3, None)
+    assert [payload["data"]["count"] for payload in two.payloads] == [0, 1]
+    assert broken.failure() == ("graphql", "out of prices")
+    assert wrong.failure() is not None

@@ -126,11 +126,11 @@ def main() -> int:
         sys.stdout.write(f"{name:<16} {row['runs']:>12,} runs   {row['found'] or 'nothing'}\n")
         sys.stdout.flush()
     seconds = time.monotonic() - began_s
-    if names == list(TARGETS):
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "fuzz.md").write_text(report(rows, seconds))
-        data = {"seconds": seconds, "targets": rows}
-        (RESULTS / "fuzz.json").write_text(json.dumps(data, indent=1) + "\n")
+    RESULTS.mkdir(exist_ok=True)
+    stem = "fuzz" if names == list(TARGETS) else f"fuzz-{'-'.join(names)}"
+    (RESULTS / f"{stem}.md").write_text(report(rows, seconds))
+    data = {"seconds": seconds, "targets": rows}
+    (RESULTS / f"{stem}.json").write_text(json.dumps(data, indent=1) + "\n")
     return 1 if any(row["found"] for row in rows) else 0
 
 

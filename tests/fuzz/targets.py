@@ -18,7 +18,15 @@ from unittest.mock import patch
 import msgspec
 
 import hyperscale
-from hyperscale._native import CheckReport, MetricReport, Recorder, Report, ReportMerge
+from hyperscale._native import (
+    CheckReport,
+    MetricReport,
+    Recorder,
+    Report,
+    ReportMerge,
+    replay_http2,
+    replay_websocket,
+)
 from hyperscale.clients.auth import Challenge, SignedRequest
 from hyperscale.membership.core import Membership
 from hyperscale.membership.events import DatagramReceived, PushPullCompleted, PushPullRequested
@@ -406,6 +414,35 @@ def reports(data: bytes) -> None:
     check(stats.latency("hit").count >= 0, "no histogram")
 
 
+def http2(data: bytes) -> None:
+    """However the bytes of an HTTP/2 server are cut, they mean the same, and memory is bounded."""
+    reader = Reader(data)
+    requests, pieces = reader.number(5), _cut(reader)
+    whole, failure, waiting = replay_http2(requests, [b"".join(pieces)])
+    cut, failure_of_cut, _ = replay_http2(requests, pieces)
+    check((whole, failure) == (cut, failure_of_cut), "cut in pieces it reads differently")
+    check(all(len(head) + len(trailers) <= 1 << 18 for _, head, _, trailers, _ in whole), "heads")
+    check(waiting <= 64 * 1024 + 20 * len(data), "more is answered than was asked")
+
+
+def websocket(data: bytes) -> None:
+    """However the frames of a WebSocket server are cut, they mean the same; limits hold."""
+    reader = Reader(data)
+    is_deflating, pieces = bool(reader.number(2)), _cut(reader)
+    whole = replay_websocket(5000, is_deflating, [b"".join(pieces)])
+    check(whole == replay_websocket(5000, is_deflating, pieces), "cut it reads differently")
+    for kind, content in whole[0]:
+        check(len(content) <= (5000 if kind in ("text", "bytes") else 125), "over the limit")
+        check(kind != "text" or content.decode() is not None, "text that is no UTF-8")
+
+
+def _cut(reader: Reader) -> list[bytes]:
+    """Take the rest of the input, in pieces."""
+    cuts = [reader.number(40) + 1 for _ in range(reader.number(12))]
+    pieces = [reader.take(cut) for cut in cuts]
+    return [*pieces, reader.rest()]
+
+
 def events(data: bytes) -> None:
     """Server-sent events, and the challenge of a digest, as a server may write them."""
     event = Event.parse(data)
@@ -432,6 +469,8 @@ TARGETS: dict[str, Target] = {
         http,
         reports,
         events,
+        http2,
+        websocket,
     )
 }
 
@@ -478,6 +517,21 @@ def _sized(body: bytes) -> bytes:
 def seeds(name: str) -> Iterator[bytes]:
     """Valid input, for fuzzers to bend."""
     match name:
+        case "http2":
+            settings, headers = "000000 04 00 00000000", "000001 01 04 00000001 88"
+            data, ping = "000003 00 01 00000001 616263", "000008 06 00 00000000 0102030405060708"
+            goaway = "000008 07 00 00000000 00000001 00000000"
+            for frames_of_server in (
+                (settings, headers, data),
+                (settings, ping, headers, "000004 08 00 00000001 00000010", data, goaway),
+                (settings, "000001 01 00 00000003 88", "000001 09 04 00000003 88"),
+                (settings, "000004 03 00 00000001 00000008", "00000a 01 25 00000001 880f0d0130"),
+            ):
+                yield b"\x04\x02\x03\x08" + bytes.fromhex("".join(frames_of_server))
+        case "websocket":
+            yield b"\0\0\x81\x05hello\x82\x03abc\x89\x01p\x8a\0"
+            yield b"\0\x02\x01\x02\x01\x03hel\x80\x02lo\x88\x05\x03\xe8bye"
+            yield b"\x01\0\xc1\x07\xf2\x48\xcd\xc9\xc9\x07\x00\x82\x7e\x01\0" + bytes(256)
         case "events":
             yield b"id: 7\nevent: add\ndata: one\ndata: two\nretry: 50\n"
             yield b'Digest realm="r", nonce="n", qop="auth, auth-int", algorithm=SHA-256'

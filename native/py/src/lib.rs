@@ -17,6 +17,7 @@ mod noise;
 mod program;
 mod raft;
 mod recorder;
+mod replay;
 mod report;
 mod sender;
 mod store;
@@ -54,6 +55,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<merge::ReportMerge>()?;
     module.add_function(wrap_pyfunction!(report::shed_reports, module)?)?;
     module.add_class::<exchange::Exchange>()?;
+    module.add_function(wrap_pyfunction!(replay::replay_http2, module)?)?;
+    module.add_function(wrap_pyfunction!(replay::replay_websocket, module)?)?;
     module.add_class::<template::Tls>()?;
     module.add_class::<template::Route>()?;
     module.add_class::<template::Template>()?;

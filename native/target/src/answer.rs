@@ -13,6 +13,8 @@ const TEXT: &[u8] = b"Hello from the Hyperscale target\n";
 const JSON: &[u8] = br#"{"message":"Hello from the Hyperscale target","items":[{"id":1,"name":"one"},{"id":2,"name":"two"}],"ok":true}"#;
 
 const TEXT_TYPE: &str = "text/plain; charset=utf-8";
+/// Events of a GraphQL subscription.
+const GRAPHQL_EVENTS: u32 = 3;
 const JSON_TYPE: &str = "application/json";
 
 // What most load asks for, ready to be copied; a test compares them with the written ones.
@@ -59,6 +61,7 @@ pub fn write(
         Action::EchoRaw { content_type } => {
             Writer::new(out, manner, 200).header("Content-Type", content_type).body(&body)
         }
+        Action::Graphql { events } => graphql(out, manner, &body, *events),
         Action::Document(text) => document(out, manner, JSON_TYPE, text),
         Action::SetCookies(cookies) => {
             let mut writer = Writer::new(out, manner, 200).header("Content-Type", TEXT_TYPE);
@@ -133,6 +136,33 @@ fn document(out: &mut Vec<u8>, manner: Manner, content_type: &str, body: &[u8]) 
 fn failure(out: &mut Vec<u8>, manner: Manner, status: u16, why: &str) -> Reply {
     let text = format!("{why}\n");
     Writer::new(out, manner, status).header("Content-Type", TEXT_TYPE).body(text.as_bytes())
+}
+
+/// Answers a GraphQL request. The schema is `examples/protocols/shop.graphql`; the target does not
+/// pick fields: it sends all of them.
+fn graphql(out: &mut Vec<u8>, manner: Manner, body: &[u8], events: bool) -> Reply {
+    let has = |words: &[u8]| body.windows(words.len()).any(|window| window == words);
+    if !has(b"\"query\"") {
+        return failure(out, manner, 400, "the body is no GraphQL request: it has no query");
+    }
+    if events {
+        let mut text = String::new();
+        for number in 1..=GRAPHQL_EVENTS {
+            text.push_str(&format!(
+                "event: next\ndata: {{\"data\":{{\"sold\":{{\"id\":{number}}}}}}}\n\n"
+            ));
+        }
+        text.push_str("event: complete\ndata:\n\n");
+        return document(out, manner, "text/event-stream", text.as_bytes());
+    }
+    let text: &[u8] = if has(b"fail") {
+        b"{\"data\":null,\"errors\":[{\"message\":\"as the document asked\"}]}"
+    } else if has(b"mutation") {
+        b"{\"data\":{\"buy\":{\"id\":1}}}"
+    } else {
+        b"{\"data\":{\"__typename\":\"Query\",\"shop\":{\"name\":\"Hyperscale\",\"items\":2}}}"
+    };
+    document(out, manner, JSON_TYPE, text)
 }
 
 fn finish_echo(out: &mut Vec<u8>, body: &[u8]) {

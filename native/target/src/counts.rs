@@ -59,6 +59,7 @@ named_enum! {
         Sse => "/sse/{ms}/{n}",
         Websocket => "/ws",
         Broken => "/broken/{fault}",
+        Graphql => "/graphql",
         Grpc => "/hyperscale.Echo/{method}",
         GrpcHealth => "/grpc.health.v1.Health/{method}",
         Unknown => "*",

@@ -58,6 +58,10 @@ pub enum Action {
         cut: Option<u64>,
     },
     WebSocket(Upgrade),
+    Graphql {
+        /// The events of a subscription are asked for.
+        events: bool,
+    },
     Broken(Fault),
     Counts,
     CountsReset,
@@ -69,7 +73,7 @@ pub enum Action {
 impl Action {
     #[must_use]
     pub fn wants_body(&self) -> bool {
-        matches!(self, Self::Echo(_) | Self::EchoRaw { .. })
+        matches!(self, Self::Echo(_) | Self::EchoRaw { .. } | Self::Graphql { .. })
     }
 }
 
@@ -117,6 +121,7 @@ pub fn plan(head: &Head<'_>, method: Method) -> Plan {
         ("basic-auth", Some(user), Some(password), None) => {
             counted(Route::BasicAuth, basic_auth(head, user, password))
         }
+        ("graphql", None, ..) => counted(Route::Graphql, graphql(head, method)),
         ("headers", None, ..) => counted(Route::Headers, headers(head)),
         ("close", None, ..) => counted(Route::Close, Action::Close),
         ("reset", None, ..) => counted(Route::Reset, Action::Reset),
@@ -244,6 +249,14 @@ fn headers(head: &Head<'_>) -> Action {
     write_headers(&mut out, head);
     out.extend_from_slice(b"}\n");
     Action::Document(out)
+}
+
+fn graphql(head: &Head<'_>, method: Method) -> Action {
+    if method != Method::Post {
+        return Action::MethodNotAllowed("POST");
+    }
+    let is_asked = |accept: &[u8]| accept.windows(17).any(|words| words == b"text/event-stream");
+    Action::Graphql { events: head.header_values("accept").any(is_asked) }
 }
 
 fn echo(head: &Head<'_>) -> Action {

@@ -40,6 +40,7 @@ pub mod pacing;
 pub mod program;
 pub mod protocol;
 pub mod raw;
+pub mod replay;
 pub mod request;
 mod serving;
 pub mod streams;

@@ -18,8 +18,8 @@ mod outbox;
 mod sink;
 mod streams;
 
-use sink::{Sink, StreamEnd};
-use streams::Streams;
+pub(super) use sink::{Sink, StreamEnd};
+pub(super) use streams::Streams;
 
 #[derive(Debug)]
 pub struct Http2 {
