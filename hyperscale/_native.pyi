@@ -629,9 +629,9 @@ class Template:
         route: Route | None = None,
         continues: bool = False,
     ) -> None:
-        """`protocol` is http1, http2, grpc, or auto: what the server chooses by ALPN. A connection
-        of HTTP/2 carries up to `streams_max` requests at once. With `continues`, `Call.push` hands
-        more of the body over."""
+        """`protocol` is http1, http2, http3, grpc, or auto: what the server chooses by ALPN. A
+        connection of HTTP/2 or HTTP/3 carries up to `streams_max` requests at once. With
+        `continues`, `Call.push` hands more of the body over."""
     @staticmethod
     def stream(
         verb: str,
@@ -953,8 +953,10 @@ class Target:
         *,
         tcp_port: int | None = None,
         udp_port: int | None = None,
+        http3_port: int | None = None,
     ) -> None:
-        """Connections to `tcp_port` and datagrams to `udp_port`, if given, are echoed."""
+        """Connections to `tcp_port` and datagrams to `udp_port`, if given, are echoed. HTTP/3 is
+        served on `http3_port`, which needs a certificate."""
     @property
     def host(self) -> str: ...
     @property
@@ -963,6 +965,8 @@ class Target:
     def tcp_port(self) -> int | None: ...
     @property
     def udp_port(self) -> int | None: ...
+    @property
+    def http3_port(self) -> int | None: ...
     def counts(self) -> str:
         """What `/counts` answers: JSON."""
     def reset(self) -> None: ...

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hyperscale._native import Target, self_signed
+from tests.lab.ports import free_port
 from tests.services.fixtures import service  # noqa: F401 - a fixture
 
 
@@ -62,5 +63,20 @@ def target_identity() -> tuple[str, str]:
 def tls_target(target_identity: tuple[str, str]) -> Iterator[RunningTarget]:
     certificate_pem, key_pem = target_identity
     server = Target(tls_cert_pem=certificate_pem.encode(), tls_key_pem=key_pem.encode())
+    yield RunningTarget(server, "https", certificate_pem)
+    server.stop()
+
+
+@pytest.fixture
+def http3_target(target_identity: tuple[str, str]) -> Iterator[RunningTarget]:
+    """A target that serves HTTP/3 on the port of its HTTPS."""
+    certificate_pem, key_pem = target_identity
+    port = free_port()
+    server = Target(
+        port=port,
+        tls_cert_pem=certificate_pem.encode(),
+        tls_key_pem=key_pem.encode(),
+        http3_port=port,
+    )
     yield RunningTarget(server, "https", certificate_pem)
     server.stop()

@@ -49,6 +49,7 @@ examples:
   hyperscale ping wss://shop.test/updates      a handshake, a ping and its pong
   hyperscale ping sse http://localhost:8080/sse/10/5
   hyperscale ping http2 https://shop.test/
+  hyperscale ping http3 https://shop.test/
   hyperscale ping grpc http://localhost:8080         asks the server for its health and services
   hyperscale ping postgres postgresql://user:password@localhost/shop
 
@@ -133,7 +134,7 @@ async def _ping(args: argparse.Namespace, name: str) -> tuple[Exchange, list[str
     try:
         client = getattr(hub.client(0), name)
         few = {key: value for key, value in call.items() if key in ("verify", "headers", "ca")}
-        if name in ("http", "http2"):
+        if name in ("http", "http2", "http3"):
             await client.request(args.method, args.url, **call)
         elif name == "grpc":
             few.pop("headers", None)

@@ -18,8 +18,8 @@ from hyperscale.ui.stream import write_through
 _STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 DESCRIPTION = """\
 Run a built-in server to test against: HTTP/1.1, HTTP/2, gRPC, WebSocket, server-sent events and, if
-asked for, TCP and UDP. It counts every request and message that it receives, so that results can be
-compared with its counts.
+asked for, HTTP/3, TCP and UDP. It counts every request and message that it receives, so that
+results can be compared with its counts.
 """
 EPILOG = """\
 routes:
@@ -40,6 +40,8 @@ examples:
   hyperscale target --port 0 --threads 2     on any free port, with two threads
   hyperscale target --tcp-port 9000          with a TCP port that echoes, too
   hyperscale target --tls-self-signed ca.pem on https, certificate written to ca.pem
+  hyperscale target --tls-self-signed ca.pem --http3-port 8080
+                                             the same, and HTTP/3 on UDP port 8080
   curl -s http://127.0.0.1:8080/counts       requests received so far
 """
 
@@ -58,6 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tcp-port", type=_whole_from(0, 65535), metavar="PORT", help=about)
     about = "also echo UDP datagrams on this port; one that begins with !drop gets no reply"
     add("--udp-port", type=_whole_from(0, 65535), metavar="PORT", help=about)
+    about = "also serve HTTP/3 on this UDP port; needs a certificate"
+    add("--http3-port", type=_whole_from(0, 65535), metavar="PORT", help=about)
     about = "server threads (default: %(default)s)"
     add("--threads", type=_whole_from(1, 256), default=1, metavar="N", help=about)
     add("--tls-cert", type=Path, metavar="FILE", help="serve HTTPS with this certificate (PEM)")
@@ -92,6 +96,8 @@ def _serve(target: Target, scheme: str, *, quiet: bool) -> None:
     for name, port in (("tcp", target.tcp_port), ("udp", target.udp_port)):
         if port is not None:
             print_line(f"echoing {name}://{host}:{port}")
+    if target.http3_port is not None:
+        print_line(f"serving HTTP/3 on https://{host}:{target.http3_port}")
     if not quiet and not ipaddress.ip_address(target.host).is_loopback:
         sys.stderr.write("warning: other machines can reach this server, without authentication\n")
     live = not quiet and sys.stdout.isatty()
@@ -130,6 +136,11 @@ def _start(args: argparse.Namespace) -> tuple[Target, str]:
             "--tls-client-ca needs a server certificate",
             hint="add --tls-cert and --tls-key, or --tls-self-signed",
         )
+    if args.http3_port is not None and certificate is None:
+        raise InputError(
+            "--http3-port needs a server certificate: HTTP/3 has no plain text",
+            hint="add --tls-self-signed, or --tls-cert and --tls-key",
+        )
     try:
         target = Target(
             args.host,
@@ -140,6 +151,7 @@ def _start(args: argparse.Namespace) -> tuple[Target, str]:
             client_ca,
             tcp_port=args.tcp_port,
             udp_port=args.udp_port,
+            http3_port=args.http3_port,
         )
     except OSError as error:
         raise _listen_error(error, args.host, args.port) from error

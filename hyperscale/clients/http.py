@@ -1,4 +1,4 @@
-"""`self.client.http` and `self.client.http2`: HTTP/1.1 and HTTP/2 through the native engine.
+"""`self.client.http`, `http2` and `http3`: HTTP through the native engine.
 
 A method sends the request and returns at once; no code here runs when the response arrives.
 """
@@ -11,7 +11,7 @@ from hyperscale.clients.bodies import encode_json
 from hyperscale.clients.parts import BodyStream, Send
 from hyperscale.clients.templates import BodyCall, PlainCall, StreamOptions, TemplateBook
 from hyperscale.testing.arguments import AuthScheme
-from hyperscale.testing.http import HTTP2Response, HTTPResponse
+from hyperscale.testing.http import HTTP2Response, HTTP3Response, HTTPResponse
 from hyperscale.testing.streams import StreamedResponse
 
 if TYPE_CHECKING:
@@ -206,6 +206,15 @@ class HTTPClient(HTTPCalls[HTTPResponse]):
 
 class HTTP2Client(HTTPCalls[HTTP2Response]):
     """`self.client.http2`: HTTP/2, asked for by ALPN with https, taken for granted with http.
+
+    Requests that a virtual user makes at the same time share its connection.
+    """
+
+    __slots__ = ()
+
+
+class HTTP3Client(HTTPCalls[HTTP3Response]):
+    """`self.client.http3`: HTTP/3 over QUIC, for URLs that begin with https.
 
     Requests that a virtual user makes at the same time share its connection.
     """

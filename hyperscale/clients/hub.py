@@ -13,7 +13,7 @@ from hyperscale._native import Engine, Exchange, Program, Recorder, Sender, Temp
 from hyperscale.clients.auth import Authorizer
 from hyperscale.clients.bodies import encode_data
 from hyperscale.clients.grpc import GRPCBook, GRPCClient
-from hyperscale.clients.http import HTTP2Client, HTTPClient, RequestError
+from hyperscale.clients.http import HTTP2Client, HTTP3Client, HTTPClient, RequestError
 from hyperscale.clients.libraries import ENGINE_CLIENTS, client_class, engine_client_class
 from hyperscale.clients.library import CallRoom
 from hyperscale.clients.parts import Send
@@ -23,7 +23,13 @@ from hyperscale.clients.templates import TemplateBook
 from hyperscale.config.addresses import split_address
 from hyperscale.errors import InputError, InvariantError
 from hyperscale.plan import WorkflowPlan
-from hyperscale.testing import GRPCResponse, HTTP2Response, HTTPResponse, OptimizedArg
+from hyperscale.testing import (
+    GRPCResponse,
+    HTTP2Response,
+    HTTP3Response,
+    HTTPResponse,
+    OptimizedArg,
+)
 from hyperscale.testing.arguments import (
     STREAM_SCHEMES,
     AuthScheme,
@@ -81,9 +87,18 @@ class NativeClients:
             tracing=plan.tracing,
             network=network,
         )
+        self._http3 = TemplateBook(
+            timeout_s,
+            protocol="http3",
+            streams=streams,
+            response_type=HTTP3Response,
+            tracing=plan.tracing,
+            network=network,
+        )
         self._grpc = GRPCBook(
             timeout_s, streams=streams, network=network, descriptors=plan.descriptors
         )
+        self._takes_datagrams = network.proxy is None and network.unix_socket is None
 
     def make(self, name: str, vu: int, user: object) -> Any:
         """Return the client of this name for a virtual user, the instance of its workflow."""
@@ -97,6 +112,8 @@ class NativeClients:
                 return HTTPClient(self._http, send, vu, authorizer, user)
             case "http2":
                 return HTTP2Client(self._http2, send, vu, authorizer, user)
+            case "http3":
+                return HTTP3Client(self._http3, send, vu, authorizer, user)
             case "grpc":
                 return GRPCClient(self._grpc, send, vu)
         raise InvariantError(f"{name} is no client of the engine")
@@ -124,12 +141,15 @@ class NativeClients:
         """Keep as many further requests: those of the rows of a feed."""
         self._http.keep_more(requests)
         self._http2.keep_more(requests)
+        self._http3.keep_more(requests)
 
     def templates(self, url: str) -> tuple[Template, ...]:
         """Return a request to this URL for each protocol, that of `client.http` first."""
+        has_http3 = url.startswith("https:") and self._takes_datagrams
         return (
             self._http.template("GET", url, {}),
             self._http2.template("GET", url, {}),
+            *((self._http3.template("GET", url, {}),) if has_http3 else ()),
             self._grpc.one(url, "grpc.health.v1.Health/Check", b"", {}),
         )
 
@@ -168,6 +188,7 @@ class Client:
         grpc: GRPCClient
         http: HTTPClient
         http2: HTTP2Client
+        http3: HTTP3Client
         kafka: KafkaClient
         mongodb: MongoDBClient
         mqtt: MQTTClient

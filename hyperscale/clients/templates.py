@@ -65,8 +65,8 @@ class PlainCall(NetworkOptions, total=False):
     """Path of a client certificate (PEM); its key may be in the same file or in `key`."""
     key: str
     version: str | float
-    """Of HTTP: 1.1, 2, or "auto" for what the server chooses with TLS. `self.client.http` uses 1.1,
-    `self.client.http2` uses 2."""
+    """Of HTTP: 1.1, 2, 3, or "auto" for what the server chooses with TLS. `self.client.http` uses
+    1.1, `self.client.http2` uses 2, `self.client.http3` uses 3."""
 
 
 class BodyCall(PlainCall, total=False):
@@ -106,16 +106,23 @@ _KNOWN = frozenset(PlainCall.__annotations__) | frozenset(BodyCall.__annotations
 _BODIES = ("data", "json", "form", "files")
 
 
-_PROTOCOLS = {"1.1": "http1", "2": "http2", "2.0": "http2", "auto": "auto"}
+_PROTOCOLS = {
+    "1.1": "http1",
+    "2": "http2",
+    "2.0": "http2",
+    "3": "http3",
+    "3.0": "http3",
+    "auto": "auto",
+}
 """Versions of HTTP as users write them, and what the engine calls them."""
 
 
 class TemplateBook:
     """Renders the requests of one client. `timeout_s` is the default of every call.
 
-    A connection of HTTP/2 carries up to `streams` requests at once. `response_type` is what a step
-    receives, if that is not an `HTTPResponse`. `tracing` is the share of requests that get a
-    `traceparent` header. `network` is the way of connections, unless a call says otherwise.
+    A connection of HTTP/2 or HTTP/3 carries up to `streams` requests at once. `response_type` is
+    what a step receives, if that is not an `HTTPResponse`. `tracing` is the share of requests that
+    get a `traceparent` header. `network` is the way of connections, unless a call says otherwise.
     """
 
     def __init__(
@@ -260,7 +267,8 @@ class TemplateBook:
             return self._protocol
         protocol = _PROTOCOLS.get(str(version))
         if protocol is None or self._protocol not in ("http1", protocol):
-            allowed = '1.1, 2 or "auto"' if self._protocol == "http1" else "2"
+            own = self._protocol.removeprefix("http")
+            allowed = '1.1, 2, 3 or "auto"' if self._protocol == "http1" else own
             raise InputError(f"{where}: version={version!r} is not possible", hint=f"use {allowed}")
         return protocol
 

@@ -200,23 +200,10 @@ def _validate_hook(reading: Reading, hook: ReadHook) -> None:
         )
     if in_iteration:
         _validate_requests(hook, returned(hook.function, reading.cls))
-    result_of = getattr(hook.result, "comes_with", None)
-    if result_of and hook.result is not None:
-        raise InputError(
-            f"{hook.where}: {hook.result.__name__} is not supported yet: there is no client for "
-            f"{result_of}",
-            hint="a step can return an HTTPResponse, or a CustomResult of your own",
-        )
     for parameter in hook.parameters:
         part = parameter.optimized
         if part is None:
             continue
-        if part.comes_with:
-            raise InputError(
-                f"{hook.where}: {parameter.name}: {part.__name__.strip('_')} is not supported yet: "
-                f"there is no client for {part.comes_with}",
-                hint="docs/protocols.md lists the clients; a single file is a File",
-            )
         if parameter.required:
             raise InputError(
                 f"{hook.where}: {parameter.name} is a request part without a value",

@@ -24,7 +24,7 @@ from hyperscale.testing.graphql import (
     SubscriptionResponse,
 )
 from hyperscale.testing.grpc import GRPCCode, GRPCResponse
-from hyperscale.testing.http import HTTP2Response, HTTPResponse
+from hyperscale.testing.http import HTTP2Response, HTTP3Response, HTTPResponse
 from hyperscale.testing.mix import Mix
 from hyperscale.testing.parameters import Param
 from hyperscale.testing.protos import Protos
@@ -53,7 +53,6 @@ from hyperscale.testing.results import (
     CallResult,
     Check,
     CustomResult,
-    HTTP3Response,
     Metric,
 )
 from hyperscale.testing.streams import (

@@ -14,7 +14,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from hyperscale.errors import InputError
@@ -32,6 +32,7 @@ CLIENT_SCHEMES: dict[str, Mapping[str, int | None]] = {
     "grpc": _SCHEMES,
     "http": _SCHEMES,
     "http2": _SCHEMES,
+    "http3": {"https": 443},
     "sse": _SCHEMES,
     "tcp": dict.fromkeys(("tcp", "tls")),
     "udp": dict.fromkeys(("udp",)),
@@ -107,7 +108,6 @@ class OptimizedArg:
     """A request part that is prepared once, before the run starts, and used by every VU."""
 
     optimized: object | None = None  # what the client prepared; None until then
-    comes_with: ClassVar[str | None] = None  # the client that will take it, not yet available
 
     @classmethod
     def wrap(cls, value: object) -> "OptimizedArg":

@@ -1,4 +1,7 @@
-"""`HTTPResponse`, `HTTP2Response`: a finished exchange. Values are computed when they are read."""
+"""`HTTPResponse` and those of other versions: a finished exchange.
+
+Values are computed when they are read.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -98,7 +101,7 @@ class HTTPResponse(CallResult):
 
     @property
     def version(self) -> str:
-        """ "HTTP/1.1", "HTTP/1.0" or "HTTP/2"."""
+        """ "HTTP/1.1", "HTTP/1.0", "HTTP/2" or "HTTP/3"."""
         return self.exchange.version
 
     @property
@@ -187,7 +190,7 @@ class HTTPResponse(CallResult):
 
     @property
     def tls_cipher(self) -> str | None:
-        """The cipher suite; None without TLS."""
+        """The cipher suite; None without TLS, and over HTTP/3."""
         return self.exchange.tls_cipher
 
     def __repr__(self) -> str:
@@ -212,3 +215,10 @@ class HTTP2Response(HTTPResponse):
     def trailers(self) -> ResponseHeaders:
         """The header fields that followed the body, by name in any case."""
         return ResponseHeaders(self.exchange.raw_trailers)
+
+
+class HTTP3Response(HTTP2Response):
+    """A response over HTTP/3, whatever its status."""
+
+    __slots__ = ()
+    protocol = "http3"

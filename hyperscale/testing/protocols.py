@@ -28,7 +28,7 @@ class Protocol:
         return f"pip install 'hyperscale[{self.extra}]'"
 
 
-NATIVE_PROTOCOLS = ("http", "http2", "grpc")
+NATIVE_PROTOCOLS = ("http", "http2", "http3", "grpc")
 """Clients that the engine itself serves. Their steps can be static."""
 
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(

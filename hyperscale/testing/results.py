@@ -25,7 +25,6 @@ class CallResult:
 
     __slots__ = ()
     protocol: ClassVar[str] = ""  # name under `self.client`
-    comes_with: ClassVar[str | None] = None  # the client that will return it, not yet available
 
 
 @dataclass_transform()
@@ -121,12 +120,6 @@ def outcome_of(result: CustomResult, took_ns: int) -> tuple[bool, str | None, in
     except (KeyError, TypeError, ValueError, OverflowError):
         return is_ok, error, took_ns  # no times, or none that can be used: the call was timed
     return is_ok, error, max(0, took_ns)
-
-
-class HTTP3Response(CallResult):
-    """A result of a HTTP/3 client, which does not exist yet; no step can return it."""
-
-    comes_with = "HTTP/3"
 
 
 class CheckMark:

@@ -147,7 +147,7 @@ def test_plain_text_with_version_auto_is_http1(target: RunningTarget) -> None:
     assert in_lab(work) == "HTTP/1.1"
 
 
-@pytest.mark.parametrize("version", [3, "2.1", "http2", True])
+@pytest.mark.parametrize("version", [4, "2.1", "http2", True])
 def test_an_impossible_version_is_refused_with_a_hint(
     target: RunningTarget, version: object
 ) -> None:

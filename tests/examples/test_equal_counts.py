@@ -79,9 +79,13 @@ def received(server: RunningTarget, text: str) -> int:
 
 @pytest.mark.parametrize("name", TESTS)
 def test_an_example_counts_the_same_however_it_runs(
-    name: str, tmp_path: Path, target: RunningTarget, tls_target: RunningTarget
+    name: str,
+    tmp_path: Path,
+    target: RunningTarget,
+    tls_target: RunningTarget,
+    http3_target: RunningTarget,
 ) -> None:
-    server = tls_target if name == "tls.py" else target
+    server = {"tls.py": tls_target, "http3.py": http3_target}.get(name, target)
     file = fixed(tmp_path, name, server)
     found = {way: run_here(file, server, flags) for way, flags in LOCAL.items()}
     assert all(each == found["native"] for each in found.values()), found
@@ -93,9 +97,10 @@ def test_an_example_counts_the_same_on_a_cluster(
     tmp_path: Path,
     target: RunningTarget,
     tls_target: RunningTarget,
+    http3_target: RunningTarget,
     cluster: Cluster,
 ) -> None:
-    server = tls_target if name == "tls.py" else target
+    server = {"tls.py": tls_target, "http3.py": http3_target}.get(name, target)
     file = fixed(tmp_path, name, server)
     here = run_here(file, server, LOCAL["native"])
     before = received(server, file.read_text())

@@ -29,7 +29,7 @@ TESTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in S
 def placed(tmp_path: Path, name: str, target: RunningTarget) -> None:
     """The example with the target's address in place of the one it is written for."""
     text = (EXAMPLES / name).read_text()
-    assert target.scheme == "http" or "https://localhost:8443" in text
+    assert target.scheme == "http" or "https://localhost:" in text
     text = re.sub(r"https?://localhost:\d+", target.url, text)
     text = re.sub(r"ws://localhost:\d+", f"ws://127.0.0.1:{target.port}", text)
     (tmp_path / name).write_text(text)
@@ -38,9 +38,13 @@ def placed(tmp_path: Path, name: str, target: RunningTarget) -> None:
 
 @pytest.mark.parametrize("name", TESTS)
 def test_an_example_passes(
-    name: str, tmp_path: Path, target: RunningTarget, tls_target: RunningTarget
+    name: str,
+    tmp_path: Path,
+    target: RunningTarget,
+    tls_target: RunningTarget,
+    http3_target: RunningTarget,
 ) -> None:
-    server = tls_target if name == "tls.py" else target
+    server = {"tls.py": tls_target, "http3.py": http3_target}.get(name, target)
     placed(tmp_path, name, server)
     if server.certificate_pem:
         (tmp_path / "ca.pem").write_text(server.certificate_pem)

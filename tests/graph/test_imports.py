@@ -3,15 +3,11 @@
 import subprocess
 import sys
 from importlib import import_module
-from textwrap import dedent
 
 import pytest
 
 import hyperscale
 from hyperscale import graph, testing
-from hyperscale.errors import InputError
-
-from .conftest import Files
 
 AUTHORING = ("Workflow", "step", "action", "check", "metric", "state", "depends")
 
@@ -36,23 +32,6 @@ def test_plugins_and_the_runner_have_the_import_paths_of_published_tests() -> No
         assert getattr(plugin, name) is getattr(reporting, name)
     runner = import_module("hyperscale.core.jobs.runner.local_runner")
     assert runner.LocalRunner is hyperscale.LocalRunner
-
-
-COMING = "HTTP3Response"
-
-
-@pytest.mark.parametrize("name", COMING.split())
-def test_a_result_of_a_client_that_does_not_exist_yet_is_refused_only_when_it_is_used(
-    files: Files, name: str
-) -> None:
-    text = """
-        class Shop(Workflow):
-            @step()
-            async def go(self) -> {}: ...
-    """
-    files.plan(f"from hyperscale.testing import {name}\n" + dedent(text.format("HTTPResponse")))
-    with pytest.raises(InputError, match=rf"Shop\.go: {name} is not supported yet: there is no "):
-        files.plan(text.format(name))
 
 
 def test_importing_the_package_alone_loads_nothing_of_it() -> None:

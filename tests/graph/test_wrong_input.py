@@ -288,13 +288,6 @@ def test_a_bad_override_is_refused_by_its_flag(
         (
             """
             @step()
-            async def a(self) -> HTTP3Response: ...
-            """,
-            "shop.py:5: Shop.a: HTTP3Response is not supported yet: there is no client for HTTP/3",
-        ),
-        (
-            """
-            @step()
             async def a(self, q: Query = "{ me") -> GraphQLResponse: ...
             """,
             "shop.py:5: Shop.a: q: not a GraphQL document: line 1: Syntax Error: Expected Name",

@@ -10,7 +10,7 @@ import uvloop
 from hyperscale._native import Recorder
 from hyperscale.clients import ClientHub
 from hyperscale.clients.grpc import GRPCClient
-from hyperscale.clients.http import HTTP2Client, HTTPClient
+from hyperscale.clients.http import HTTP2Client, HTTP3Client, HTTPClient
 from hyperscale.clients.scope import StepScope, current_step
 from hyperscale.plan import Connections, WorkflowPlan
 from hyperscale.testing.network import Network
@@ -27,6 +27,7 @@ class Lab:
         client = hub.client(0)
         self.http: HTTPClient = client.http
         self.http2: HTTP2Client = client.http2
+        self.http3: HTTP3Client = client.http3
         self.grpc: GRPCClient = client.grpc
 
     def user(self, number: int) -> HTTPClient:

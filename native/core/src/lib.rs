@@ -7,6 +7,7 @@ pub mod engine;
 pub mod guard;
 pub mod hist;
 pub mod http2;
+pub mod http3;
 pub mod iterations;
 pub mod loop_watch;
 pub mod masking;

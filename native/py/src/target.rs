@@ -25,7 +25,7 @@ impl Target {
     #[pyo3(signature = (
         host = "127.0.0.1", port = 0, threads = 1,
         tls_cert_pem = None, tls_key_pem = None, tls_client_ca_pem = None,
-        *, tcp_port = None, udp_port = None,
+        *, tcp_port = None, udp_port = None, http3_port = None,
     ))]
     #[allow(clippy::too_many_arguments)] // most of them named by the caller
     fn new(
@@ -38,6 +38,7 @@ impl Target {
         tls_client_ca_pem: Option<Vec<u8>>,
         tcp_port: Option<u16>,
         udp_port: Option<u16>,
+        http3_port: Option<u16>,
     ) -> PyResult<Self> {
         let tls = match (tls_cert_pem, tls_key_pem) {
             (None, None) if tls_client_ca_pem.is_none() => None,
@@ -46,7 +47,8 @@ impl Target {
             }
             _ => return Err(PyValueError::new_err("TLS needs both a certificate and its key")),
         };
-        let options = Options { host: host.to_owned(), port, threads, tcp_port, udp_port, tls };
+        let host = host.to_owned();
+        let options = Options { host, port, threads, tcp_port, udp_port, http3_port, tls };
         let inner = py.detach(|| hyperscale_target::Target::start(&options)).map_err(to_py)?;
         Ok(Self { inner })
     }
@@ -69,6 +71,11 @@ impl Target {
     #[getter]
     fn udp_port(&self) -> Option<u16> {
         self.inner.udp_address().map(|address| address.port())
+    }
+
+    #[getter]
+    fn http3_port(&self) -> Option<u16> {
+        self.inner.http3_address().map(|address| address.port())
     }
 
     fn counts(&self, py: Python<'_>) -> String {

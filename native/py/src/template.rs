@@ -273,6 +273,7 @@ fn to_protocol(name: &str, streams_max: u32) -> PyResult<Protocol> {
     match name {
         "http1" => Ok(Protocol::Http1),
         "http2" => Ok(Protocol::Http2 { streams_max }),
+        "http3" => Ok(Protocol::Http3 { streams_max }),
         "auto" => Ok(Protocol::Auto { streams_max }),
         "grpc" => Ok(Protocol::Grpc { streams_max }),
         other => Err(PyValueError::new_err(format!("unknown protocol {other:?}"))),

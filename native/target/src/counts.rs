@@ -106,6 +106,7 @@ named_enum! {
     /// Protocols beside HTTP/1.1 that requests are counted under.
     Protocol {
         Http2 => "http/2",
+        Http3 => "http/3",
         Grpc => "grpc",
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! Like `session`, it takes bytes and the time, and gives bytes and what to do next.
 
-use httparse::Header;
 use hyperscale_core::http2::fields::Fields;
 use hyperscale_core::http2::frame::{
     self, flag, kind, setting, ErrorCode, FrameHead, FrameReader, Violation, PAYLOAD_BYTES_MAX,
@@ -14,9 +13,10 @@ use crate::answer;
 use crate::clock::Now;
 use crate::counts::{Method, Protocol, Route, Standing, Tally};
 use crate::grpc::Call;
+use crate::head;
 use crate::reply::{Manner, Refill, Reply, Source};
-use crate::request::{Framing, Head, BODY_BYTES_MAX, HEADERS_MAX, HEAD_BYTES_MAX};
-use crate::routes::{self, Action, Plan};
+use crate::request::{BODY_BYTES_MAX, HEAD_BYTES_MAX};
+use crate::routes::{Action, Plan};
 use crate::session::Next;
 
 const STREAMS_MAX: u32 = 1000;
@@ -318,39 +318,16 @@ impl Http2 {
 
     /// What the fields that were just read ask for.
     fn plan(&self) -> Result<(Option<Route>, Work), Violation> {
-        let text = |name: &[u8]| std::str::from_utf8(self.fields.get(name).unwrap_or_default());
-        let (Ok(method), Ok(target)) = (text(b":method"), text(b":path")) else {
-            return Err(Violation::protocol("a request head that is not text"));
-        };
         let content_type = self.fields.get(b"content-type").unwrap_or_default();
         if content_type.starts_with(b"application/grpc") {
+            let target = self.fields.get(b":path").unwrap_or_default();
+            let target = std::str::from_utf8(target)
+                .map_err(|_| Violation::protocol("a request head that is not text"))?;
             let call = Call::new(target, self.fields.get(b"grpc-encoding"));
             return Ok((Some(call.route()), Work::Call(Box::new(call))));
         }
-        let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let mut headers = Vec::with_capacity(16);
-        if let Some(authority) = self.fields.get(b":authority") {
-            headers.push(Header { name: "host", value: authority });
-        }
-        for (name, value) in self.fields.iter().filter(|(name, _)| !name.starts_with(b":")) {
-            let name = std::str::from_utf8(name).unwrap_or_default();
-            headers.push(Header { name, value });
-        }
-        if headers.len() > HEADERS_MAX {
-            return Err(Violation::protocol("more than 100 headers"));
-        }
-        let head = Head {
-            method,
-            path,
-            query,
-            version: 2,
-            headers: &headers,
-            keep_alive: true,
-            framing: Framing::None,
-            expects_continue: false,
-        };
-        let method = Method::parse(method);
-        let Plan { route, action } = routes::plan(&head, method);
+        let (Plan { route, action }, method) =
+            head::plan(&self.fields, 2).map_err(Violation::protocol)?;
         let keeps_body = action.wants_body();
         Ok((route, Work::Request { action, method, body: Vec::new(), keeps_body }))
     }
@@ -574,15 +551,10 @@ fn write_data(out: &mut Vec<u8>, stream: u32, data: &[u8], is_end: bool) {
 /// Writes the head of a reply made for HTTP/1. Returns where the body begins. The stream ends with
 /// the head if `is_whole`, and nothing follows it.
 fn write_head(out: &mut Vec<u8>, stream: u32, reply: &[u8], is_whole: bool) -> Option<usize> {
-    let mut slots = [httparse::EMPTY_HEADER; 32];
-    let mut parsed = httparse::Response::new(&mut slots);
-    let Ok(httparse::Status::Complete(used)) = parsed.parse(reply) else { return None };
     let mut block = Vec::with_capacity(128);
-    let status = parsed.code.unwrap_or_default().to_string();
-    hpack::encode(&mut block, ":status", status.as_bytes(), Secrecy::Open);
-    for header in parsed.headers.iter().filter(|h| !h.name.eq_ignore_ascii_case("connection")) {
-        hpack::encode(&mut block, &header.name.to_ascii_lowercase(), header.value, Secrecy::Open);
-    }
+    let used = head::fields(reply, |name, value| {
+        hpack::encode(&mut block, name, value, Secrecy::Open);
+    })?;
     frame::write_headers(out, stream, [&block, &[]], is_whole && used == reply.len());
     Some(used)
 }

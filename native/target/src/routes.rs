@@ -275,7 +275,8 @@ fn echo(head: &Head<'_>) -> Action {
     let version = match head.version {
         0 => "HTTP/1.0",
         1 => "HTTP/1.1",
-        _ => "HTTP/2",
+        2 => "HTTP/2",
+        _ => "HTTP/3",
     };
     json::string(&mut out, version);
     fields.next(&mut out);

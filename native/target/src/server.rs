@@ -11,6 +11,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::counts::Totals;
 use crate::datagrams;
+use crate::quic;
 use crate::tls::{server_config, Identity, TlsError};
 use crate::worker::{Acceptor, Door, Worker};
 
@@ -27,6 +28,8 @@ pub struct Options {
     pub tcp_port: Option<u16>,
     /// A port whose datagrams are echoed.
     pub udp_port: Option<u16>,
+    /// A port that serves HTTP/3; needs `tls`.
+    pub http3_port: Option<u16>,
     pub tls: Option<Identity>,
 }
 
@@ -36,6 +39,8 @@ pub enum StartError {
     Host { host: String, why: String },
     #[error("cannot listen on {address}: {source}")]
     Listen { address: SocketAddr, source: io::Error },
+    #[error("HTTP/3 needs a certificate and its key")]
+    Http3WithoutTls,
     #[error("{0} threads: must be 1 to 256")]
     Threads(usize),
     #[error(transparent)]
@@ -50,6 +55,7 @@ pub struct Target {
     address: SocketAddr,
     tcp_address: Option<SocketAddr>,
     udp_address: Option<SocketAddr>,
+    http3_address: Option<SocketAddr>,
     stopping: Arc<AtomicBool>,
     totals: Totals,
     doors: Vec<Arc<Door>>,
@@ -62,21 +68,27 @@ impl Target {
         if !(1..=THREADS_MAX).contains(&options.threads) {
             return Err(StartError::Threads(options.threads));
         }
-        let tls = options.tls.as_ref().map(server_config).transpose()?;
+        let offered: [&[u8]; 2] = [b"h2", b"http/1.1"];
+        let tls = options.tls.as_ref().map(|identity| server_config(identity, &offered));
+        let tls = tls.transpose()?;
+        let quic = match (options.http3_port, &options.tls) {
+            (None, _) => None,
+            (Some(_), None) => return Err(StartError::Http3WithoutTls),
+            (Some(port), Some(identity)) => Some((port, quic::configure(identity)?)),
+        };
         raise_descriptor_limit();
         let (listener, address) = listen(&options.host, options.port)?;
         let raw = options.tcp_port.map(|port| listen(&options.host, port)).transpose()?;
         let (raw_listener, tcp_address) = raw.unzip();
-        let datagrams = match options.udp_port {
-            None => None,
-            Some(port) => {
-                let address = SocketAddr::new(address.ip(), port);
-                let socket = datagrams::bind(address)
-                    .map_err(|source| StartError::Listen { address, source })?;
-                Some((socket.local_addr()?, socket))
-            }
+        let bind = |port| {
+            let address = SocketAddr::new(address.ip(), port);
+            let socket = datagrams::bind(address)
+                .map_err(|source| StartError::Listen { address, source })?;
+            Ok::<_, StartError>((socket.local_addr()?, socket))
         };
-        let (udp_address, udp_socket) = datagrams.unzip();
+        let (udp_address, udp_socket) = options.udp_port.map(bind).transpose()?.unzip();
+        let (quic_port, quic_config) = quic.unzip();
+        let (http3_address, quic_socket) = quic_port.map(bind).transpose()?.unzip();
         let totals = Totals::default();
         let doors = (0..options.threads)
             .map(|_| Door::new().map(Arc::new))
@@ -86,6 +98,7 @@ impl Target {
             address,
             tcp_address,
             udp_address,
+            http3_address,
             stopping: Arc::default(),
             totals: totals.clone(),
             doors,
@@ -99,6 +112,10 @@ impl Target {
         if let Some(socket) = udp_socket {
             let (tally, stopping) = (totals.tally(), Arc::clone(&target.stopping));
             target.spawn("target-udp", move || datagrams::serve(&socket, &tally, &stopping))?;
+        }
+        if let (Some(socket), Some(config)) = (quic_socket, quic_config) {
+            let (tally, stopping) = (totals.tally(), Arc::clone(&target.stopping));
+            target.spawn("target-http3", move || quic::serve(socket, config, tally, &stopping))?;
         }
         Ok(target)
     }
@@ -123,6 +140,12 @@ impl Target {
     #[must_use]
     pub fn udp_address(&self) -> Option<SocketAddr> {
         self.udp_address
+    }
+
+    /// Where HTTP/3 is served, if it is.
+    #[must_use]
+    pub fn http3_address(&self) -> Option<SocketAddr> {
+        self.http3_address
     }
 
     #[must_use]

@@ -35,7 +35,8 @@ pub fn self_signed(names: Vec<String>) -> Result<(String, String), TlsError> {
     Ok((made.cert.pem(), made.signing_key.serialize_pem()))
 }
 
-pub fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>, TlsError> {
+/// What connections are accepted with; `alpn` are the protocols that are spoken on them.
+pub fn server_config(identity: &Identity, alpn: &[&[u8]]) -> Result<Arc<ServerConfig>, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -57,7 +58,7 @@ pub fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>, TlsError>
     let key = PrivateKeyDer::from_pem_slice(&identity.key_pem)
         .map_err(|error| TlsError::Pem { what: "key", why: error.to_string() })?;
     let mut config = builder.with_single_cert(chain, key).map_err(unusable)?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
     Ok(Arc::new(config))
 }
 

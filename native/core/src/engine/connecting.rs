@@ -12,7 +12,7 @@ use super::http::template::Template;
 use super::request::{add, Request, RequestKey, BLOCKED};
 use super::transport::route::Peer;
 use super::transport::tunnel::Tunnel;
-use super::transport::Transport;
+use super::transport::{Carrier, Transport};
 use super::{Engine, Mode, Names, OriginState, DNS_FAILURE_NS, WATCHED};
 use crate::clock::now_ns;
 use crate::recorder::Recorder;
@@ -186,15 +186,25 @@ impl<T> Engine<T> {
         let deadline = now.saturating_add(request.exchange.template.limits.connect_ns);
         request.deadline_ns = deadline.min(request.total_deadline_ns);
         self.timers.arm(key.slot, request.deadline_ns);
-        let tls = match &origin.origin.tls {
-            None => None,
-            Some(profile) => match self.tls.get(profile, origin.origin.protocol.alpn()) {
-                Ok(config) => Some((config, origin.origin.host.as_str())),
-                Err(error) => {
-                    let failure = Failure::new(ErrorClass::Tls, error.to_string());
-                    return self.fail(key.slot, failure, recorder);
-                }
-            },
+        let (protocol, host) = (origin.origin.protocol, origin.origin.host.as_str());
+        let carrier = match &origin.origin.tls {
+            None if protocol.is_datagram() => Ok(Carrier::Udp),
+            None => Ok(Carrier::Tcp),
+            Some(profile) if protocol.is_quic() => {
+                let config = self.tls.get_quic(profile, protocol.alpn());
+                config.map(|config| Carrier::Quic(config, host))
+            }
+            Some(profile) => {
+                let config = self.tls.get(profile, protocol.alpn());
+                config.map(|config| Carrier::Tls(config, host))
+            }
+        };
+        let carrier = match carrier {
+            Ok(carrier) => carrier,
+            Err(error) => {
+                let failure = Failure::new(ErrorClass::Tls, error.to_string());
+                return self.fail(key.slot, failure, recorder);
+            }
         };
         let tunnel = origin
             .origin
@@ -206,13 +216,7 @@ impl<T> Engine<T> {
         };
         self.generation = self.generation.wrapping_add(1).max(1);
         let generation = self.generation;
-        let opened = Transport::open(
-            peer,
-            tunnel,
-            tls,
-            self.options.kernel_times,
-            origin.origin.protocol.is_datagram(),
-        );
+        let opened = Transport::open(peer, tunnel, carrier, self.options.kernel_times);
         let opened = opened.and_then(|transport| {
             let slot = self.conns.vacant_key() as u32;
             let data = epoll::EventData::new_u64(u64::from(generation) << 32 | u64::from(slot));
@@ -223,7 +227,7 @@ impl<T> Engine<T> {
             Ok(transport) => {
                 origin.open += 1;
                 self.connecting += 1;
-                let is_multiplexed = origin.origin.protocol.is_multiplexed();
+                let is_multiplexed = protocol.is_multiplexed();
                 let number = self.conns.insert(Conn {
                     transport,
                     session: None,

@@ -184,6 +184,14 @@ impl<T> Engine<T> {
                 self.on_timeout(slot, recorder);
             }
         }
+        while let Some(number) = self.wakes.pop(now) {
+            let Some(conn) = self.conns.get_mut(number as usize) else { continue };
+            match conn.transport.wakes_at_ns() {
+                Some(at_ns) if at_ns <= now => self.on_wake(number, now, recorder),
+                Some(at_ns) => self.wakes.arm(number, at_ns),
+                None => {}
+            }
+        }
     }
 
     pub(super) fn on_timeout(&mut self, slot: u32, recorder: &mut Recorder) {
@@ -215,7 +223,8 @@ impl<T> Engine<T> {
     }
 
     pub(super) fn rearm_timer(&mut self) {
-        let Some(next_ns) = self.timers.next_ns() else { return };
+        let next_ns = [self.timers.next_ns(), self.wakes.next_ns()];
+        let Some(next_ns) = next_ns.into_iter().flatten().min() else { return };
         if self.timer_at_ns.is_some_and(|at_ns| at_ns <= next_ns) {
             return;
         }

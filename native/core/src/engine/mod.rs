@@ -36,6 +36,7 @@ mod following;
 pub mod http;
 pub mod http1;
 pub mod http2;
+pub mod http3;
 pub mod pacing;
 pub mod program;
 pub mod protocol;
@@ -166,6 +167,8 @@ pub struct Engine<T> {
     timer: OwnedFd,
     timer_at_ns: Option<u64>,
     timers: Timers,
+    /// Timers of transports, by the number of the connection.
+    wakes: Timers,
     resolver: Resolver,
     tls: TlsConfigs,
     origins: Vec<OriginState>,
@@ -215,6 +218,7 @@ impl<T> Engine<T> {
             timer,
             timer_at_ns: None,
             timers: Timers::default(),
+            wakes: Timers::default(),
             resolver,
             tls: TlsConfigs::default(),
             origins: Vec::new(),

@@ -12,8 +12,10 @@ use cookie_store::CookieStore;
 use super::error::Failure;
 use super::http1::Http1;
 use super::http2::Http2;
+use super::http3::Http3;
 use super::raw::Raw;
 use super::request::{Part, Request, Requests};
+use super::transport::quic::Quic;
 use super::transport::tls::Alpn;
 use super::transport::{Arrival, Transport};
 use super::websocket::WebSocket;
@@ -29,6 +31,10 @@ pub enum Protocol {
     Udp,
     /// At most so many requests at once on a connection.
     Http2 {
+        streams_max: u32,
+    },
+    /// Over QUIC, and so with TLS always.
+    Http3 {
         streams_max: u32,
     },
     /// What the server chooses by ALPN; HTTP/1.1 without TLS.
@@ -49,6 +55,7 @@ impl Protocol {
             Self::Http1 | Self::Http2 { .. } | Self::Auto { .. } | Self::Grpc { .. } => {
                 ["http", "https"]
             }
+            Self::Http3 { .. } => ["https", "https"],
             Self::WebSocket(_) => ["ws", "wss"],
             Self::Tcp => ["tcp", "tls"],
             Self::Udp => ["udp", "udp"],
@@ -61,28 +68,36 @@ impl Protocol {
         match self {
             Self::Http1 | Self::WebSocket(_) => &[b"http/1.1"],
             Self::Http2 { .. } | Self::Grpc { .. } => &[b"h2"],
+            Self::Http3 { .. } => &[b"h3"],
             Self::Auto { .. } => &[b"h2", b"http/1.1"],
             Self::Tcp | Self::Udp => &[],
         }
     }
 
-    /// Whether it is spoken over datagrams, which may be lost.
+    /// Whether its messages are datagrams, which may be lost.
     #[must_use]
     pub const fn is_datagram(self) -> bool {
         matches!(self, Self::Udp)
+    }
+
+    /// Whether it is spoken over QUIC.
+    #[must_use]
+    pub const fn is_quic(self) -> bool {
+        matches!(self, Self::Http3 { .. })
     }
 
     /// Whether requests that come while a connection is opened wait for it.
     #[must_use]
     pub const fn is_multiplexed(self) -> bool {
         match self {
-            Self::Http2 { .. } | Self::Grpc { .. } => true,
+            Self::Http2 { .. } | Self::Http3 { .. } | Self::Grpc { .. } => true,
             Self::Http1 | Self::Auto { .. } | Self::WebSocket(_) | Self::Tcp | Self::Udp => false,
         }
     }
 
-    /// Begins to speak on a connection that is open; `alpn` is what the server chose.
-    pub fn open(self, alpn: Option<&[u8]>) -> Result<AnySession, Failure> {
+    /// Begins to speak on a connection that is open.
+    pub fn open(self, transport: &mut Transport) -> Result<AnySession, Failure> {
+        let alpn = transport.alpn();
         match self {
             Self::Auto { streams_max } if alpn == Some(b"h2") => {
                 Ok(AnySession::Http2(Http2::new(streams_max)))
@@ -91,6 +106,10 @@ impl Protocol {
             Self::Http2 { streams_max } | Self::Grpc { streams_max } => {
                 Ok(AnySession::Http2(Http2::new(streams_max)))
             }
+            Self::Http3 { streams_max } => match transport.quic() {
+                Some(quic) => Ok(AnySession::Http3(Box::new(Http3::new(quic, streams_max)))),
+                None => Err(Failure::protocol("HTTP/3 needs a QUIC connection")),
+            },
             Self::WebSocket(_) => Ok(AnySession::WebSocket(Box::default())),
             Self::Tcp | Self::Udp => Ok(AnySession::Raw(Box::new(Raw::new(self.is_datagram())))),
         }
@@ -130,6 +149,9 @@ pub trait Session {
     /// Takes bytes that arrived.
     fn receive(&mut self, input: &[u8], arrival: Arrival, requests: &mut Requests);
 
+    /// Takes what arrived on the streams of a QUIC connection.
+    fn receive_streams(&mut self, _quic: &mut Quic, _arrival: Arrival, _requests: &mut Requests) {}
+
     /// The peer has closed, or the connection failed: every request ends.
     fn end(&mut self, failure: Option<Failure>, at_ns: u64, requests: &mut Requests);
 
@@ -166,6 +188,7 @@ pub enum AnySession {
     WebSocket(Box<WebSocket>),
     Raw(Box<Raw>),
     Http2(Http2),
+    Http3(Box<Http3>),
 }
 
 /// Calls the same method of whichever session it is.
@@ -176,6 +199,7 @@ macro_rules! each {
             AnySession::WebSocket($session) => $call,
             AnySession::Raw($session) => $call,
             AnySession::Http2($session) => $call,
+            AnySession::Http3($session) => $call,
         }
     };
 }
@@ -196,6 +220,10 @@ impl Session for AnySession {
 
     fn receive(&mut self, input: &[u8], arrival: Arrival, requests: &mut Requests) {
         each!(self, session => session.receive(input, arrival, requests));
+    }
+
+    fn receive_streams(&mut self, quic: &mut Quic, arrival: Arrival, requests: &mut Requests) {
+        each!(self, session => session.receive_streams(quic, arrival, requests));
     }
 
     fn end(&mut self, failure: Option<Failure>, at_ns: u64, requests: &mut Requests) {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::error::Failure;
-use super::http2::{Sink, StreamEnd, Streams};
+use super::http::sink::{Sink, StreamEnd};
+use super::http2::Streams;
 use super::websocket::deflate::Deflate;
 use super::websocket::frames::{Decoder, Event, Role};
 use crate::http2::fields::Fields;

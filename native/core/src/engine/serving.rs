@@ -58,6 +58,10 @@ impl<T> Engine<T> {
         let Some(conn) = self.conns.get_mut(number as usize) else { return };
         let slot = conn.opener;
         match conn.transport.socket.take_error() {
+            Ok(None) if conn.transport.is_quic() => {
+                conn.stage = Stage::Handshaking;
+                self.handshake(number, recorder);
+            }
             Ok(None) => {
                 conn.stage = Stage::Tunnelling;
                 self.open_tunnel(number, is_closed, recorder);
@@ -88,18 +92,24 @@ impl<T> Engine<T> {
     fn handshake(&mut self, number: u32, recorder: &mut Recorder) {
         let Some(conn) = self.conns.get_mut(number as usize) else { return };
         let slot = conn.opener;
-        let is_tls = conn.transport.is_tls();
+        let (is_tls, is_quic) = (conn.transport.is_tls(), conn.transport.is_quic());
         match conn.transport.handshake() {
             Ok(true) => {
-                if is_tls {
+                if is_tls || is_quic {
                     let now = now_ns();
+                    // A handshake of QUIC connects and secures at once.
+                    let phase = if is_quic { CONNECT } else { TLS };
                     if let Some(request) = self.requests.get_mut(slot) {
-                        add(&mut request.exchange.phases_ns, TLS, now - request.phase_since_ns);
+                        add(&mut request.exchange.phases_ns, phase, now - request.phase_since_ns);
                     }
                 }
                 self.open(number, recorder);
             }
-            Ok(false) => {} // goes on when the socket can be read or written again
+            // Goes on when the socket can be read or written again, or the transport's time comes.
+            Ok(false) => self.arm_wake(number),
+            Err(error) if is_quic && !tls::is_tls_error(&error) => {
+                self.connect_broke(slot, number, &error, recorder);
+            }
             Err(error) => {
                 let class = if tls::is_tls_error(&error) || is_tls {
                     ErrorClass::Tls
@@ -116,7 +126,7 @@ impl<T> Engine<T> {
         let Some(conn) = self.conns.get_mut(number as usize) else { return };
         let Some(origin) = self.origins.get(conn.origin as usize) else { return };
         let slot = conn.opener;
-        match origin.origin.protocol.open(conn.transport.alpn()) {
+        match origin.origin.protocol.open(&mut conn.transport) {
             Ok(session) => {
                 conn.session = Some(session);
                 conn.stage = Stage::Open;
@@ -155,7 +165,7 @@ impl<T> Engine<T> {
             request.exchange.remote = conn.transport.remote;
         }
         conn.was_used = true;
-        if conn.transport.is_tls() {
+        if conn.transport.is_tls() || conn.transport.is_quic() {
             request.exchange.tls = conn.transport.tls_info();
         }
         request.hop_started_ns = now;
@@ -202,10 +212,33 @@ impl<T> Engine<T> {
             // An answer may have come before the server closed; reading tells.
             return self.read(number, true, recorder);
         }
+        self.arm_wake(number);
         // Calls on streams may end with what they wrote.
         if !self.requests.ended.is_empty() {
             self.tend(number, true, recorder);
             self.settle(recorder);
+        }
+    }
+
+    /// Has the timers of a connection's transport heeded.
+    fn arm_wake(&mut self, number: u32) {
+        let Some(conn) = self.conns.get_mut(number as usize) else { return };
+        if let Some(at_ns) = conn.transport.wakes_at_ns() {
+            self.wakes.arm(number, at_ns);
+        }
+    }
+
+    /// A timer of a connection's transport has come up.
+    pub(super) fn on_wake(&mut self, number: u32, now: u64, recorder: &mut Recorder) {
+        let Some(conn) = self.conns.get_mut(number as usize) else { return };
+        conn.transport.on_time(now);
+        match conn.stage {
+            Stage::Connecting | Stage::Tunnelling => {}
+            Stage::Handshaking => self.handshake(number, recorder),
+            Stage::Open => {
+                self.read(number, false, recorder);
+                self.write(number, recorder);
+            }
         }
     }
 
@@ -230,7 +263,12 @@ impl<T> Engine<T> {
             });
             let Received { arrival, is_end, is_drained } = match received {
                 Ok(received) => received,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if conn.transport.is_quic() && session.wants_write() {
+                        self.write(number, recorder);
+                    }
+                    return;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => {
                     let failure = if tls::is_tls_error(&error) {
@@ -243,16 +281,23 @@ impl<T> Engine<T> {
                     return self.settle(recorder);
                 }
             };
+            let is_quic = conn.transport.is_quic();
+            if let Some(quic) = conn.transport.quic() {
+                session.receive_streams(quic, arrival, requests);
+            }
             if is_end {
-                session.end(None, arrival.at_ns, requests);
+                session.end(conn.transport.loss(), arrival.at_ns, requests);
             }
             let listens = session.listens();
-            if listens && session.wants_write() {
+            // Datagrams are acknowledged when all that came were read.
+            if listens && !is_quic && session.wants_write() {
                 self.write(number, recorder);
             }
-            let session = self.conns.get(number as usize).and_then(|conn| conn.session.as_ref());
+            let Some(conn) = self.conns.get(number as usize) else { return };
+            let session = conn.session.as_ref();
             let is_over = listens && session.is_some_and(|session| !session.is_open());
-            if is_end || is_over || !self.requests.ended.is_empty() {
+            let has_new_room = listens && !conn.is_listed && session.is_some_and(Session::has_room);
+            if is_end || is_over || has_new_room || !self.requests.ended.is_empty() {
                 let Some(conn) = self.conns.get(number as usize) else { return };
                 // What follows a response that excludes others was not asked for.
                 let is_silent = is_drained || listens || conn.transport.is_silent();
@@ -265,6 +310,9 @@ impl<T> Engine<T> {
             if is_drained && !is_closed {
                 return;
             }
+        }
+        if self.conns.get(number as usize).is_some_and(|conn| conn.transport.is_quic()) {
+            self.write(number, recorder);
         }
         self.report_again(number);
     }

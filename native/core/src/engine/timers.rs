@@ -1,6 +1,7 @@
-//! Deadlines of requests, re-armed lazily: a request that ends in time costs nothing.
+//! Deadlines of requests, and timers of connections, re-armed lazily: a request that ends in time
+//! costs nothing.
 //!
-//! Every slot of the request table has at most one entry in the heap. When it comes
+//! Every slot of the table has at most one entry in the heap. When it comes
 //! up, the slot's deadline of that moment decides: expired, or put back.
 
 use std::cmp::Reverse;

@@ -4,9 +4,10 @@
 //! so it is rendered once and copied. The decoder follows whatever the peer does with its table.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 
-use super::huffman;
+use super::text::{self, read_integer, write_integer, write_text, Text};
+
+pub use super::text::Broken;
 
 /// Bytes of decoded header fields that the peer's encoder may have us remember.
 pub const TABLE_BYTES_MAX: usize = 4096;
@@ -97,41 +98,11 @@ pub fn encode(out: &mut Vec<u8>, name: &str, value: &[u8], secrecy: Secrecy) {
         Some((number, _)) => write_integer(out, mark, 4, number + 1),
         None => {
             out.push(mark);
-            write_text(out, name.as_bytes());
+            write_text(out, 0, 7, name.as_bytes());
         }
     }
-    write_text(out, value);
+    write_text(out, 0, 7, value);
 }
-
-fn write_integer(out: &mut Vec<u8>, mark: u8, prefix_bits: u32, value: usize) {
-    let most = (1 << prefix_bits) - 1;
-    if value < most {
-        out.push(mark | value as u8);
-        return;
-    }
-    out.push(mark | most as u8);
-    let mut rest = value - most;
-    while rest >= 0x80 {
-        out.push(rest as u8 | 0x80);
-        rest >>= 7;
-    }
-    out.push(rest as u8);
-}
-
-fn write_text(out: &mut Vec<u8>, text: &[u8]) {
-    let short = huffman::encoded_len(text);
-    if short < text.len() {
-        write_integer(out, 0x80, 7, short);
-        huffman::encode(text, out);
-    } else {
-        write_integer(out, 0, 7, text.len());
-        out.extend_from_slice(text);
-    }
-}
-
-/// A block that cannot be decoded. The connection cannot go on after it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken(pub &'static str);
 
 /// Decodes the blocks of one connection, in order.
 #[derive(Debug, Default)]
@@ -142,21 +113,6 @@ pub struct Decoder {
     /// What the peer's encoder limits itself to; None: the default.
     limit: Option<usize>,
     scratch: Vec<u8>,
-}
-
-/// Where a text is.
-enum Text<'b> {
-    Block(&'b [u8]),
-    Scratch(Range<usize>),
-}
-
-impl Text<'_> {
-    fn get<'s>(&'s self, scratch: &'s [u8]) -> &'s [u8] {
-        match self {
-            Text::Block(text) => text,
-            Text::Scratch(range) => scratch.get(range.clone()).unwrap_or_default(),
-        }
-    }
 }
 
 impl Decoder {
@@ -197,14 +153,14 @@ impl Decoder {
             let index = read_integer(&mut input, if is_indexed { 6 } else { 4 })?;
             self.scratch.clear();
             let name = match index {
-                0 => self.read_text(&mut input)?,
+                0 => text::read_text(&mut input, 7, &mut self.scratch)?,
                 index => {
                     let scratch = &mut self.scratch;
                     scratch.extend_from_slice(name_of(&self.entries, index)?);
                     Text::Scratch(0..scratch.len())
                 }
             };
-            let value = self.read_text(&mut input)?;
+            let value = text::read_text(&mut input, 7, &mut self.scratch)?;
             let (name, value) = (name.get(&self.scratch), value.get(&self.scratch));
             pass(name, value);
             if is_indexed {
@@ -223,19 +179,6 @@ impl Decoder {
                 text.split_at_checked(*length).ok_or(Broken("no such entry"))
             }
         }
-    }
-
-    fn read_text<'b>(&mut self, input: &mut &'b [u8]) -> Result<Text<'b>, Broken> {
-        let is_huffman = input.first().is_some_and(|byte| byte & 0x80 != 0);
-        let length = read_integer(input, 7)?;
-        let (text, rest) = input.split_at_checked(length).ok_or(Broken("a text is cut off"))?;
-        *input = rest;
-        if !is_huffman {
-            return Ok(Text::Block(text));
-        }
-        let from = self.scratch.len();
-        huffman::decode(text, &mut self.scratch).ok_or(Broken("a wrong Huffman code"))?;
-        Ok(Text::Scratch(from..self.scratch.len()))
     }
 
     fn insert(&mut self, entry: (Box<[u8]>, usize)) {
@@ -271,27 +214,4 @@ fn name_of(entries: &Entries, index: usize) -> Result<&[u8], Broken> {
             Ok(text.get(..*length).unwrap_or_default())
         }
     }
-}
-
-fn read_integer(input: &mut &[u8], prefix_bits: u32) -> Result<usize, Broken> {
-    let (&first, mut rest) = input.split_first().ok_or(Broken("a number is cut off"))?;
-    let most = (1_usize << prefix_bits) - 1;
-    let mut value = usize::from(first) & most;
-    if value == most {
-        let mut shift = 0;
-        loop {
-            let (&byte, tail) = rest.split_first().ok_or(Broken("a number is cut off"))?;
-            rest = tail;
-            if shift > 21 {
-                return Err(Broken("a number is too large"));
-            }
-            value += usize::from(byte & 0x7f) << shift;
-            shift += 7;
-            if byte & 0x80 == 0 {
-                break;
-            }
-        }
-    }
-    *input = rest;
-    Ok(value)
 }

@@ -6,6 +6,7 @@ pub mod fields;
 pub mod frame;
 pub mod hpack;
 mod huffman;
+pub mod text;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing)]

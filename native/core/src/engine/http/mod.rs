@@ -3,5 +3,8 @@
 
 pub mod cookies;
 pub mod decode;
+pub mod prepared;
 pub mod reply;
+pub mod response_head;
+pub mod sink;
 pub mod template;

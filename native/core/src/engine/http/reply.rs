@@ -23,6 +23,7 @@ pub enum Version {
     Http10,
     Http11,
     Http2,
+    Http3,
 }
 
 impl Version {
@@ -32,6 +33,7 @@ impl Version {
             Self::Http10 => "HTTP/1.0",
             Self::Http11 => "HTTP/1.1",
             Self::Http2 => "HTTP/2",
+            Self::Http3 => "HTTP/3",
         }
     }
 }

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use base64::Engine as _;
 use url::Url;
 
-use crate::engine::http2::head::Prepared;
+use super::prepared::Prepared;
 use crate::engine::protocol::Protocol;
 use crate::engine::streams::StreamCall;
 use crate::engine::transport::route::{Proxy, Route};
@@ -31,7 +31,7 @@ pub enum TemplateError {
     HeaderName(String),
     #[error("the value of header {0:?} has a line break or control character")]
     HeaderValue(String),
-    #[error("datagrams go neither through a proxy nor to a Unix socket")]
+    #[error("datagrams (UDP, HTTP/3) go neither through a proxy nor to a Unix socket")]
     DatagramRoute,
 }
 
@@ -127,6 +127,7 @@ pub struct Template {
     /// What each protocol prepares of it at the first use.
     pub(in crate::engine) http1_head: OnceLock<Box<[u8]>>,
     pub(in crate::engine) http2: OnceLock<Prepared>,
+    pub(in crate::engine) http3: OnceLock<Prepared>,
 }
 
 impl Template {
@@ -202,6 +203,7 @@ impl Template {
             origin_hint,
             http1_head: OnceLock::new(),
             http2: OnceLock::new(),
+            http3: OnceLock::new(),
         })
     }
 
@@ -240,7 +242,8 @@ impl Template {
 
     /// Has its connections take another way than straight to the addresses of the host.
     pub fn on_route(mut self, route: &Arc<Route>) -> Result<Self, TemplateError> {
-        let is_datagram = self.origin.protocol.is_datagram();
+        let protocol = self.origin.protocol;
+        let is_datagram = protocol.is_datagram() || protocol.is_quic();
         if is_datagram && (route.proxy.is_some() || route.unix_socket.is_some()) {
             return Err(TemplateError::DatagramRoute);
         }
@@ -272,6 +275,7 @@ impl Template {
             origin_hint: AtomicU64::new(self.origin_hint.load(Ordering::Relaxed)),
             http1_head: OnceLock::new(),
             http2: OnceLock::new(),
+            http3: OnceLock::new(),
         }
     }
 
@@ -316,6 +320,7 @@ fn check_url(url: &Url, text: &str, protocol: Protocol) -> Result<(), TemplateEr
     let reason = match (scheme == plain || scheme == secure, url.has_host()) {
         (true, true) => return Ok(()),
         (true, false) => "it has no host".to_owned(),
+        (false, _) if plain == secure => format!("scheme {scheme:?} is not {secure}"),
         (false, _) => format!("scheme {scheme:?} is neither {plain} nor {secure}"),
     };
     Err(TemplateError::Url { url: text.to_owned(), reason })

@@ -6,10 +6,11 @@
 
 use std::sync::Arc;
 
-use super::head_block::{judge, length_of, HeadBlock, FIELDS_MAX, HEAD_BYTES_MAX};
+use super::head_block::HeadBlock;
 use super::outbox::Outbox;
-use super::sink::{Sink, StreamEnd};
 use crate::engine::error::{ErrorClass, Failure};
+use crate::engine::http::response_head::{judge, length_of, FIELDS_MAX, HEAD_BYTES_MAX};
+use crate::engine::http::sink::{Sink, StreamEnd};
 use crate::http2::fields::Fields;
 use crate::http2::frame::{
     self, flag, kind, setting, ErrorCode, FrameHead, FrameReader, Violation, PAYLOAD_BYTES_MAX,
@@ -352,11 +353,8 @@ impl Streams {
         }
         sink.arrived(request, frame::HEAD_BYTES + payload.len());
         if !is_as_announced {
-            self.fail(
-                at,
-                Failure::protocol("HTTP/2: a body of another length than announced"),
-                sink,
-            );
+            let failure = Failure::protocol("HTTP/2: a body of another length than announced");
+            self.fail(at, failure, sink);
         } else if let Err(failure) = sink.data(request, data) {
             self.fail(at, failure, sink);
         } else if is_end {

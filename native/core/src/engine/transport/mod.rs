@@ -1,4 +1,4 @@
-//! Connections: sockets, TLS over them, and when data arrived. Knows no protocol.
+//! Connections: sockets, TLS or QUIC over them, and when data arrived. Knows no protocol.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::{size_of, MaybeUninit};
@@ -11,20 +11,26 @@ use rustls::{ClientConfig, ClientConnection};
 use rustls_pki_types::ServerName;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::error::Failure;
+use super::error::{ErrorClass, Failure};
 use super::exchange::TlsInfo;
 use crate::clock::now_ns;
 use kernel_times::ClockPair;
+use quic::Quic;
 use route::Peer;
 use tunnel::{Tunnel, REPLY_BYTES_MAX};
 
 pub mod kernel_times;
+pub mod quic;
 pub mod resolve;
 pub mod route;
 pub mod tls;
 pub mod tunnel;
 
 const SCRATCH_BYTES: usize = 64 * 1024;
+/// Datagrams of a QUIC connection that wait to be read; the kernel takes less if it permits less.
+const QUIC_BUFFER_BYTES: usize = 2 << 20;
+/// The largest datagram that a server sends during the handshake, and some more.
+const QUIC_DATAGRAM_BYTES: usize = 2048;
 
 /// Buffers that the connections of an engine share, each for the time of one read.
 #[derive(Debug)]
@@ -58,7 +64,17 @@ pub struct Received {
     pub is_drained: bool,
 }
 
-/// A socket that connects to one peer, and TLS over it if asked for.
+/// What a connection is made of.
+#[derive(Debug)]
+pub enum Carrier<'h> {
+    Tcp,
+    Udp,
+    /// TLS over TCP, with the host of this name.
+    Tls(Arc<ClientConfig>, &'h str),
+    Quic(quinn_proto::ClientConfig, &'h str),
+}
+
+/// A socket that connects to one peer, and TLS or QUIC over it if asked for.
 #[derive(Debug)]
 pub struct Transport {
     pub socket: Socket,
@@ -67,6 +83,7 @@ pub struct Transport {
     /// Until the proxy has passed the connection on.
     tunnel: Option<Box<Tunnel>>,
     tls: Option<Box<ClientConnection>>,
+    quic: Option<Box<Quic>>,
     /// The kernel notes when data arrives.
     is_timed: bool,
     /// Every read brings one datagram.
@@ -78,10 +95,10 @@ impl Transport {
     pub fn open(
         peer: Peer<'_>,
         tunnel: Option<Tunnel>,
-        tls: Option<(Arc<ClientConfig>, &str)>,
+        carrier: Carrier<'_>,
         kernel_times: bool,
-        is_datagram: bool,
     ) -> io::Result<Self> {
+        let is_datagram = matches!(carrier, Carrier::Udp | Carrier::Quic(..));
         let (socket, to) = match peer {
             Peer::Address { to, from } => (open_socket(to, from, is_datagram)?, to.into()),
             Peer::Unix(path) => {
@@ -95,15 +112,50 @@ impl Transport {
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
             Err(error) => return Err(error),
         }
-        let tls = match tls {
-            Some((config, host)) => {
+        let (tls, quic) = match carrier {
+            Carrier::Tcp | Carrier::Udp => (None, None),
+            Carrier::Tls(config, host) => {
                 let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-                Some(Box::new(ClientConnection::new(config, name).map_err(io::Error::other)?))
+                let session = ClientConnection::new(config, name).map_err(io::Error::other)?;
+                (Some(Box::new(session)), None)
             }
-            None => None,
+            Carrier::Quic(config, host) => {
+                let _ = socket.set_recv_buffer_size(QUIC_BUFFER_BYTES);
+                let address = peer.address().ok_or(io::ErrorKind::Unsupported)?;
+                (None, Some(Box::new(Quic::connect(config, address, host)?)))
+            }
         };
         let (remote, tunnel) = (peer.address(), tunnel.map(Box::new));
-        Ok(Self { socket, remote, tunnel, tls, is_timed, is_datagram })
+        Ok(Self { socket, remote, tunnel, tls, quic, is_timed, is_datagram })
+    }
+
+    /// The QUIC connection, if it is one.
+    pub fn quic(&mut self) -> Option<&mut Quic> {
+        self.quic.as_deref_mut()
+    }
+
+    #[must_use]
+    pub fn is_quic(&self) -> bool {
+        self.quic.is_some()
+    }
+
+    /// Why the connection is over, if its transport knows.
+    #[must_use]
+    pub fn loss(&self) -> Option<Failure> {
+        self.quic.as_ref()?.loss().cloned()
+    }
+
+    /// When a timer of the transport comes up.
+    #[must_use]
+    pub fn wakes_at_ns(&mut self) -> Option<u64> {
+        self.quic.as_deref_mut()?.wakes_at_ns()
+    }
+
+    /// Handles a timer of the transport that has come up.
+    pub fn on_time(&mut self, at_ns: u64) {
+        if let Some(quic) = self.quic.as_deref_mut() {
+            quic.on_time(at_ns);
+        }
     }
 
     #[must_use]
@@ -113,6 +165,10 @@ impl Transport {
 
     #[must_use]
     pub fn tls_info(&self) -> Option<TlsInfo> {
+        if self.quic.is_some() {
+            // There is no other, and the library does not name the cipher suite.
+            return Some(TlsInfo { version: Some("TLSv1_3"), cipher: None });
+        }
         let session = self.tls.as_ref()?;
         Some(TlsInfo {
             version: session.protocol_version().and_then(|version| version.as_str()),
@@ -173,8 +229,11 @@ impl Transport {
         }
     }
 
-    /// Drives the TLS handshake as far as the socket allows. True when it is done.
+    /// Drives the handshake of TLS or QUIC as far as the socket allows. True when it is done.
     pub fn handshake(&mut self) -> io::Result<bool> {
+        if let Some(quic) = self.quic.as_deref_mut() {
+            return shake_hands(quic, &mut self.socket);
+        }
         let Some(session) = self.tls.as_deref_mut() else { return Ok(true) };
         loop {
             flush(session, &mut self.socket)?;
@@ -212,19 +271,26 @@ impl Transport {
 
     /// Hands what was written to the kernel. False if some of it has to wait for room.
     pub fn flush(&mut self) -> io::Result<bool> {
+        if let Some(quic) = self.quic.as_deref_mut() {
+            return quic.flush(&self.socket, now_ns());
+        }
         let Some(session) = self.tls.as_deref_mut() else { return Ok(true) };
         flush(session, &mut self.socket)?;
         Ok(!session.wants_write())
     }
 
-    /// Reads from the socket once; `take` gets what came, decrypted, in order. `clocks` were read
-    /// before.
+    /// Reads from the socket once; `take` gets what came, decrypted, in order. What came for a QUIC
+    /// connection is found in its streams. `clocks` were read before.
     pub fn receive(
         &mut self,
         scratch: &mut Scratch,
         clocks: &ClockPair,
         mut take: impl FnMut(&[u8], Arrival),
     ) -> io::Result<Received> {
+        if self.quic.as_ref().is_some_and(|quic| quic.has_news()) {
+            let arrival = Arrival { at_ns: now_ns(), is_timed: false };
+            return Ok(Received { arrival, is_end: self.loss().is_some(), is_drained: false });
+        }
         let read = if self.is_timed {
             kernel_times::receive(&self.socket, &mut scratch.received)
         } else {
@@ -240,6 +306,11 @@ impl Transport {
         let is_drained = count < scratch.received.len() && !self.is_datagram;
         let mut is_end = count == 0 && !self.is_datagram;
         let mut records = scratch.received.get(..count).unwrap_or_default();
+        if let Some(quic) = self.quic.as_deref_mut() {
+            quic.receive(records, arrival.at_ns);
+            is_end = quic.loss().is_some();
+            return Ok(Received { arrival, is_end, is_drained });
+        }
         let Some(session) = self.tls.as_deref_mut() else {
             if count > 0 {
                 take(records, arrival);
@@ -323,6 +394,39 @@ fn choose_port_late(socket: &Socket) {
     // A kernel without the option has fewer ports.
     // SAFETY: the descriptor is open, and the option is read before the call returns.
     unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), length) };
+}
+
+impl Drop for Transport {
+    fn drop(&mut self) {
+        if let Some(quic) = self.quic.as_deref_mut() {
+            quic.say_goodbye(&self.socket);
+        }
+    }
+}
+
+/// Drives the handshake of a QUIC connection. True when it is done.
+fn shake_hands(quic: &mut Quic, socket: &mut Socket) -> io::Result<bool> {
+    let mut room = [0; QUIC_DATAGRAM_BYTES];
+    loop {
+        quic.flush(socket, now_ns())?;
+        if let Some(failure) = quic.loss() {
+            let kind = match failure.class {
+                ErrorClass::Tls => io::ErrorKind::InvalidData,
+                ErrorClass::Timeout => io::ErrorKind::TimedOut,
+                _ => io::ErrorKind::ConnectionAborted,
+            };
+            return Err(io::Error::new(kind, failure.detail.clone()));
+        }
+        if quic.is_connected() {
+            return Ok(true);
+        }
+        match socket.read(&mut room) {
+            Ok(count) => quic.receive(room.get(..count).unwrap_or_default(), now_ns()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Hands pending TLS records to the socket until it is full.

@@ -14,6 +14,8 @@ use rustls::{
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
+use super::quic;
+
 /// What a user may choose about TLS. PEM contents, not paths.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TlsProfile {
@@ -46,6 +48,7 @@ pub type Alpn = &'static [&'static [u8]];
 #[derive(Debug, Default)]
 pub struct TlsConfigs {
     made: HashMap<(TlsProfile, Alpn), Arc<ClientConfig>>,
+    quic: HashMap<(TlsProfile, Alpn), quinn_proto::ClientConfig>,
 }
 
 impl TlsConfigs {
@@ -56,6 +59,20 @@ impl TlsConfigs {
         }
         let config = Arc::new(configure(profile, alpn)?);
         self.made.insert(key, config.clone());
+        Ok(config)
+    }
+
+    pub fn get_quic(
+        &mut self,
+        profile: &TlsProfile,
+        alpn: Alpn,
+    ) -> Result<quinn_proto::ClientConfig, TlsError> {
+        let key = (profile.clone(), alpn);
+        if let Some(config) = self.quic.get(&key) {
+            return Ok(config.clone());
+        }
+        let config = quic::configure(self.get(profile, alpn)?)?;
+        self.quic.insert(key, config.clone());
         Ok(config)
     }
 }
