@@ -700,6 +700,10 @@ class Engine:
         on_part: Callable[[bytes], object] | None = None,
     ) -> Call:
         """Begin a request. `on_part` is called with every piece of the body, as it arrives."""
+    def halt(self) -> None:
+        """Write nothing more. Only sets a flag, so a signal handler may call it."""
+    def resume(self) -> None:
+        """Write again, first what was held back."""
     def cut_all(self) -> int:
         """Drop every request and note how long each had taken; callers are cancelled."""
     @property
@@ -772,11 +776,14 @@ class UserProgram:
         wait: Callable[..., Coroutine[Any, Any, Any]],
         run_layer: Callable[..., Coroutine[Any, Any, int]],
         judge: Callable[..., Coroutine[Any, Any, None]],
-        judge_at_once: Callable[..., object],
+        reject: Callable[..., None],
+        fail_check: Callable[..., None],
         forgive: Callable[[BaseException], None],
         remember: Callable[..., None],
     ) -> None:
         """The functions do what the loop leaves to Python; `set_step` sets the scope of a step."""
+    def take_passed(self) -> list[int]:
+        """Return how often each check has passed since this was asked last."""
     def set_pacing(self, pacing: object) -> None:
         """Have users wait for their iterations; None: they loop without a pause."""
     def stop(self) -> None:

@@ -389,16 +389,18 @@ class ClientHub:
     def halt(self) -> None:
         """Send nothing more: calls made from now on wait until they are cancelled.
 
-        Only sets flags, so it may be called between any two instructions. The engine writes
-        requests that it holds only when it is polled, which `guard` prevents.
+        Only sets flags, so it may be called between any two instructions.
         """
         self._is_halted = self._room.is_halted = True
         self._sender.replace(_never)
+        if self._engine is not None:
+            self._engine.halt()
 
     def resume(self) -> None:
         """Send calls again, such as those of teardown hooks."""
         if self._is_halted and self._engine is not None:
             self._is_halted = self._room.is_halted = False
+            self._engine.resume()
             self._sender.resume(self._engine)
 
     def guard(self) -> None:

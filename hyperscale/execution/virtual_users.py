@@ -15,7 +15,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from hyperscale._native import UserLoop, UserProgram
-from hyperscale.clients.scope import StepScope, current_step
+from hyperscale.clients.scope import current_step
 from hyperscale.execution.alternatives import SlotChoices
 from hyperscale.execution.feeds import SlotFeeds
 from hyperscale.execution.hook_calls import HookCall, StepProgram
@@ -80,7 +80,8 @@ class UserCrew:
             wait=_wait,
             run_layer=_run_layer,
             judge=_judge,
-            judge_at_once=_judge_at_once,
+            reject=_reject,
+            fail_check=_fail_check,
             forgive=_forgive,
             remember=remember,
         )
@@ -131,6 +132,9 @@ class UserCrew:
 
     @property
     def checks(self) -> list[CheckTally]:
+        """The checks, with all that has passed until now."""
+        for tally, passed in zip(self.tallies.checks, self._shared.take_passed(), strict=True):
+            tally.passed += passed
         return self.tallies.checks
 
     @property
@@ -306,50 +310,18 @@ async def _run_call(crew: UserCrew, user: VirtualUser, call: HookCall, results: 
     return True
 
 
-def _judge_at_once(  # noqa: PLR0912, PLR0917 - on the hot path, called natively
-    crew: UserCrew,
-    instance: Workflow,
-    results: list[Any],
-    done: int,
-    scope: StepScope | None,
-    tallies: Tallies,
-) -> StepScope | None:
-    """Run the checks and metrics of an iteration, none of which awaits; returns the scope left."""
-    for call in crew.program.checks:
-        if done & call.needs != call.needs:
-            continue
-        if call.scope is not scope:
-            scope = call.scope
-            current_step.set(scope)
-        tally = tallies.checks[call.index]
-        try:
-            if call.only is not None:
-                verdict = call.function(instance, results[call.only])
-            else:
-                verdict = call.function(instance, **call.arguments(instance, results))
-            if verdict is None or verdict:
-                tally.passed += 1
-            else:
-                tally.judge(verdict)
-        except BaseException as error:  # noqa: BLE001 - a check may raise anything
-            tally.fail(lambda error=error: describe_error(error))  # type: ignore[misc]  # bound now
-            _forgive(error)
-    for call in crew.program.metrics:
-        if done & call.needs != call.needs:
-            continue
-        if call.scope is not scope:
-            scope = call.scope
-            current_step.set(scope)
-        try:
-            if call.only is not None:
-                value = call.function(instance, results[call.only])
-            else:
-                value = call.function(instance, **call.arguments(instance, results))
-            tallies.metrics[call.index].add(value)
-        except BaseException as error:  # noqa: BLE001 - a metric may raise anything
-            crew.outcomes.note_raised(call.name, error, results)
-            _forgive(error)
-    return scope
+def _reject(tallies: Tallies, index: int, verdict: object) -> None:
+    """Count a check that returned something false."""
+    try:
+        tallies.checks[index].judge(verdict)
+    except BaseException as error:  # noqa: BLE001 - showing what it returned may raise anything
+        _fail_check(tallies, index, error)
+
+
+def _fail_check(tallies: Tallies, index: int, error: BaseException) -> None:
+    """Count a check that raised."""
+    tallies.checks[index].fail(lambda: describe_error(error))
+    _forgive(error)
 
 
 async def _judge(
@@ -372,8 +344,7 @@ async def _judge(
         except BaseException as error:  # noqa: BLE001 - a step may raise anything
             if crew.is_cut:
                 return
-            tally.fail(lambda error=error: describe_error(error))  # type: ignore[misc]  # bound now
-            _forgive(error)
+            _fail_check(tallies, call.index, error)
     for call in crew.program.metrics:
         if done & call.needs != call.needs:
             continue

@@ -2,6 +2,7 @@
 //! a step awaits is a `Call`, which asyncio takes for a future of its own kind.
 
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hyperscale_core::clock;
@@ -35,6 +36,8 @@ pub struct Engine {
     turns: Arc<Turns>,
     event_loop: Py<PyAny>,
     current: CurrentTask,
+    /// Nothing is written that users send.
+    is_halted: AtomicBool,
     /// What a step receives. Instances are made without a call of `__init__`: the engine sets
     /// their one attribute, `exchange`.
     response_type: Py<PyType>,
@@ -61,6 +64,12 @@ impl Engine {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// False if the engine was halted, which the handler of a signal may do that has just come.
+    fn may_write(&self, py: Python<'_>) -> PyResult<bool> {
+        py.check_signals()?;
+        Ok(!self.is_halted.load(Relaxed))
+    }
+
     /// Wakes whoever waits. The engine is not locked: what wakes may send again.
     fn deliver(slf: &Bound<'_, Self>) -> PyResult<usize> {
         let this = slf.get();
@@ -69,7 +78,9 @@ impl Engine {
         this.core().hold_writes();
         let delivered = this.deliver_all(slf.py());
         this.current.clear(slf.py())?;
-        this.core().release_writes(&mut lock(&this.recorder));
+        if this.may_write(slf.py())? {
+            this.core().release_writes(&mut lock(&this.recorder));
+        }
         this.turns.end_calls();
         if this.core().has_done() {
             Self::deliver_soon(slf)?;
@@ -111,6 +122,9 @@ impl Engine {
     fn deliver_all(&self, py: Python<'_>) -> PyResult<usize> {
         let mut count = 0;
         for _ in 0..ROUNDS_MAX {
+            if !self.may_write(py)? {
+                break;
+            }
             let mut core = self.core();
             // Calls on streams may end with what they write, or with what came before them.
             core.flush_writes(&mut lock(&self.recorder));
@@ -186,6 +200,7 @@ impl Engine {
             recorder,
             turns,
             current: CurrentTask::new(&event_loop)?,
+            is_halted: AtomicBool::new(false),
             event_loop: event_loop.unbind(),
             response_type,
             error_type,
@@ -266,6 +281,17 @@ impl Engine {
 
     fn _deliver(slf: &Bound<'_, Self>) -> PyResult<usize> {
         Self::deliver(slf)
+    }
+
+    /// Writes nothing more. Only sets a flag, so a signal handler may call it.
+    fn halt(&self) {
+        self.is_halted.store(true, Relaxed);
+    }
+
+    /// Writes again, first what was held back.
+    fn resume(&self) {
+        self.is_halted.store(false, Relaxed);
+        self.core().release_writes(&mut lock(&self.recorder));
     }
 
     /// Drops every request; whoever awaits one is cancelled.

@@ -365,16 +365,14 @@ impl Place {
             self.layer += 1;
             return Ok(Next::Layers);
         }
-        if !self.scope.as_ref().is_some_and(|scope| scope.is(&step.scope)) {
-            call_with(program.set_step.bind(py), step.scope.bind(py))?;
-            self.scope = Some(step.scope.clone_ref(py));
-        }
+        let results = results.bind(py).clone();
+        self.set_scope(py, program, &step.scope)?;
         running.store(index + 1, Relaxed);
         if self.began_ns == 0 {
             self.began_ns = clock::now_ns();
         }
         let counted_for = CountedFor::new(step.traffic);
-        let returned = step.call(self.instance.bind(py), results.bind(py));
+        let returned = step.call(self.instance.bind(py), &results);
         drop(counted_for);
         match returned {
             Ok(result) if step.is_async => {
@@ -444,28 +442,101 @@ impl Place {
 
     /// Runs the checks and metrics of an iteration.
     fn judge<'py>(&mut self, py: Python<'py>, program: &UserProgram) -> PyResult<Next<'py>> {
-        let (true, Some(results)) = (program.has_judges, &self.results) else {
+        let (false, Some(results)) = (program.judges.is_empty(), &self.results) else {
             return Ok(Next::EndIteration);
         };
+        let results = results.bind(py).clone();
+        // They run in the warm-up, too.
+        let is_counted = self.turn_ns >= lock(&program.recorder).counted_from_ns();
         let mut tallies = program.tallies.bind(py).clone();
-        if self.turn_ns < lock(&program.recorder).counted_from_ns() {
-            tallies = tallies.call_method0(intern!(py, "blank"))?; // they run in the warm-up, too
+        if !is_counted {
+            tallies = tallies.call_method0(intern!(py, "blank"))?;
         }
         self.done.remove_all(&self.left_out);
-        let done = self.done.to_bits(py)?;
-        if program.judges_at_once {
-            let judge = program.functions.judge_at_once.bind(py);
-            let scope =
-                judge.call1((&self.crew, &self.instance, results, done, &self.scope, tallies))?;
-            self.scope = (!scope.is_none()).then(|| scope.unbind());
+        if program.judges.are_at_once {
+            self.check(py, program, &results, &tallies, is_counted)?;
+            self.measure(py, program, &results, &tallies)?;
             return Ok(Next::EndIteration);
         }
         self.scope = None;
+        let done = self.done.to_bits(py)?;
         let judge = program.functions.judge.bind(py);
-        Ok(Next::Await(
-            Stage::Judge,
-            judge.call1((&self.crew, &self.user, results, done, tallies))?,
-        ))
+        let judging = judge.call1((&self.crew, &self.user, results, done, tallies))?;
+        Ok(Next::Await(Stage::Judge, judging))
+    }
+
+    fn check<'py>(
+        &mut self,
+        py: Python<'py>,
+        program: &UserProgram,
+        results: &Bound<'py, PyList>,
+        tallies: &Bound<'py, PyAny>,
+        is_counted: bool,
+    ) -> PyResult<()> {
+        for (check, passed) in program.judges.checks.iter().zip(&program.judges.passed) {
+            if !self.done.contains_all(&check.needs) {
+                continue;
+            }
+            self.set_scope(py, program, &check.scope)?;
+            let verdict = check.call(self.instance.bind(py), results);
+            let verdict = verdict
+                .and_then(|verdict| Ok((verdict.is_none() || verdict.is_truthy()?, verdict)));
+            match verdict {
+                Ok((true, _)) => {
+                    passed.fetch_add(u64::from(is_counted), Relaxed);
+                }
+                Ok((false, verdict)) => {
+                    let reject = program.functions.reject.bind(py);
+                    reject.call1((tallies, check.index, verdict))?;
+                }
+                Err(error) => {
+                    let fail = program.functions.fail_check.bind(py);
+                    fail.call1((tallies, check.index, error.into_value(py)))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn measure<'py>(
+        &mut self,
+        py: Python<'py>,
+        program: &UserProgram,
+        results: &Bound<'py, PyList>,
+        tallies: &Bound<'py, PyAny>,
+    ) -> PyResult<()> {
+        for metric in &program.judges.metrics {
+            if !self.done.contains_all(&metric.needs) {
+                continue;
+            }
+            self.set_scope(py, program, &metric.scope)?;
+            let added = metric.call(self.instance.bind(py), results).and_then(|value| {
+                let tally = tallies.getattr(intern!(py, "metrics"))?.get_item(metric.index)?;
+                tally.call_method1(intern!(py, "add"), (value,))
+            });
+            if let Err(error) = added {
+                let error = error.into_value(py);
+                let outcomes = program.outcomes.bind(py);
+                outcomes
+                    .call_method1(intern!(py, "note_raised"), (&metric.name, &error, results))?;
+                program.functions.forgive.bind(py).call1((error,))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the step for which traffic is counted, unless it was set already.
+    fn set_scope(
+        &mut self,
+        py: Python<'_>,
+        program: &UserProgram,
+        scope: &Py<PyAny>,
+    ) -> PyResult<()> {
+        if !self.scope.as_ref().is_some_and(|set| set.is(scope)) {
+            call_with(program.set_step.bind(py), scope.bind(py))?;
+            self.scope = Some(scope.clone_ref(py));
+        }
+        Ok(())
     }
 
     fn count_iteration<'py>(&mut self, py: Python<'py>) -> PyResult<Next<'py>> {

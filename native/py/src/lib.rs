@@ -11,6 +11,7 @@ mod engine;
 mod exchange;
 mod hist;
 mod iteration;
+mod judges;
 mod loop_watch;
 mod merge;
 mod noise;

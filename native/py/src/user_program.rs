@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PyTuple, PyType};
 
 use crate::calls::call_with;
+use crate::judges::Judges;
 use crate::recorder::{Recorder, Shared};
 use crate::sender::Traffic;
 
@@ -133,7 +134,8 @@ pub struct Functions {
     pub wait: Py<PyAny>,
     pub run_layer: Py<PyAny>,
     pub judge: Py<PyAny>,
-    pub judge_at_once: Py<PyAny>,
+    pub reject: Py<PyAny>,
+    pub fail_check: Py<PyAny>,
     pub forgive: Py<PyAny>,
     pub remember: Py<PyAny>,
 }
@@ -151,8 +153,7 @@ pub struct UserProgram {
     /// one before, if users wait for arrivals, when the iteration was due.
     pub size: usize,
     pub steps: usize,
-    pub has_judges: bool,
-    pub judges_at_once: bool,
+    pub judges: Judges,
     pub is_open: bool,
     pub is_once: bool,
     pub response_type: Py<PyType>,
@@ -201,7 +202,7 @@ impl UserProgram {
     #[new]
     #[pyo3(signature = (
         recorder, event_loop, program, *, response_type, set_step, outcomes, tallies, feeds, choices,
-        iterations, is_open, is_once, wait, run_layer, judge, judge_at_once, forgive, remember,
+        iterations, is_open, is_once, wait, run_layer, judge, reject, fail_check, forgive, remember,
     ))]
     #[allow(clippy::too_many_arguments)] // all but three named by the caller
     fn new(
@@ -220,7 +221,8 @@ impl UserProgram {
         wait: Py<PyAny>,
         run_layer: Py<PyAny>,
         judge: Py<PyAny>,
-        judge_at_once: Py<PyAny>,
+        reject: Py<PyAny>,
+        fail_check: Py<PyAny>,
         forgive: Py<PyAny>,
         remember: Py<PyAny>,
     ) -> PyResult<Self> {
@@ -235,8 +237,6 @@ impl UserProgram {
                 Err(other) => Layer::One(Step::new(&other.into_inner(), steps)?),
             });
         }
-        let has_judges =
-            program.getattr("checks")?.is_truthy()? || program.getattr("metrics")?.is_truthy()?;
         Ok(Self {
             event_loop: event_loop.unbind(),
             go_on: py.import("hyperscale._native")?.getattr("_go_on")?.unbind(),
@@ -245,8 +245,7 @@ impl UserProgram {
             layers,
             size: size + usize::from(is_open),
             steps,
-            has_judges,
-            judges_at_once: program.getattr("judges_at_once")?.extract()?,
+            judges: Judges::new(program, steps)?,
             is_open,
             is_once,
             response_type,
@@ -255,7 +254,7 @@ impl UserProgram {
             tallies,
             feeds,
             choices,
-            functions: Functions { wait, run_layer, judge, judge_at_once, forgive, remember },
+            functions: Functions { wait, run_layer, judge, reject, fail_check, forgive, remember },
             pacing: Mutex::new(None),
             remaining: AtomicI64::new(iterations.unwrap_or(NO_LIMIT)),
             is_stopping: AtomicBool::new(false),
@@ -268,6 +267,11 @@ impl UserProgram {
     /// When users begin their iterations; None: they loop without a pause.
     fn set_pacing(&self, pacing: Option<Py<PyAny>>) {
         *self.pacing.lock().unwrap_or_else(PoisonError::into_inner) = pacing;
+    }
+
+    /// How often each check has passed since this was asked last.
+    fn take_passed(&self) -> Vec<u64> {
+        self.judges.passed.iter().map(|passed| passed.swap(0, Relaxed)).collect()
     }
 
     /// Starts no more steps.
