@@ -927,6 +927,11 @@ def mask_header(name: str, value: str) -> str:
     """The value of a header with its credentials masked, also those in a URL or a query. Without a
     name: the target of a request."""
 
+def confine(read: list[str], write: list[str]) -> str:
+    """Leaves this process and what it starts the files below these paths, signals among themselves,
+    and no capability. Returns what the kernel enforces of the first two: "full", "partial", "none".
+    """
+
 def guard_process(control_fd: int, parent_pid: int) -> None:
     """Ties this process group's life to its parent and to the peer of its control socket."""
 

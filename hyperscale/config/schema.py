@@ -148,8 +148,22 @@ _VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 
 class ExecutorsSection(_Section, frozen=True, kw_only=True):
     env: tuple[str, ...] = ()
+    sandbox: Literal["auto", "required", "off"] = "auto"
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    user: str = ""
+    memory_mib: Annotated[int, Meta(ge=0, le=16_777_216)] = 0
+    processes: Annotated[int, Meta(ge=0, le=1_000_000)] = 1_024
+    open_files: Annotated[int, Meta(ge=0, le=16_777_216)] = 0
 
     def __post_init__(self) -> None:
+        for name, paths in (("read", self.read), ("write", self.write)):
+            for path in paths:
+                if not path.startswith("/"):
+                    raise InputError(
+                        f"executors.{name}: {path!r} is not an absolute path",
+                        hint="as /srv/test-data",
+                    )
         for name in self.env:
             if not _VARIABLE_PATTERN.fullmatch(name):
                 raise InputError(
@@ -317,6 +331,17 @@ _MEANINGS = {
     "executors.env": "environment variable of the worker that tests may see, beside PATH, LANG, "
     "TZ and those that begin with LC_ or PYTHON; a name that ends with * stands for all that begin "
     "so (workers)",
+    "executors.sandbox": "confine the code of tests: auto as far as the kernel can, required or "
+    "refuse to run tests, off (workers)",
+    "executors.read": "path that tests may read, beside Python and the libraries of the system "
+    "(workers)",
+    "executors.write": "path that tests may read and write, beside a temporary directory of their "
+    "own (workers)",
+    "executors.user": "user that tests run as; the worker must run as root (workers)",
+    "executors.memory_mib": "memory in MiB of an executor and the processes that it starts, beyond "
+    "which its job is ended; 0: no limit (workers)",
+    "executors.processes": "processes and threads of an executor; 0: no limit (workers)",
+    "executors.open_files": "open files of an executor; 0: the limit of the worker (workers)",
     "bundles.keep": "tests that a node keeps on its disk, of at most 64 MiB each; beyond that the "
     "least recently used are removed, but none that a job needs",
     "reporting.config": "TOML file with reporters, for the results of jobs that ask for them, and "

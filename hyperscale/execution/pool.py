@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from hyperscale.config import GRACE_S
 from hyperscale.errors import InputError, InvariantError, RunError
+from hyperscale.execution.box import BoxSettings, ExecutorBox
 from hyperscale.execution.cores import pinned_cores
 from hyperscale.execution.limits import CLOSE_GRACE_S
 from hyperscale.execution.pooled_executor import ExecutorCounts, PooledExecutor
@@ -30,7 +31,7 @@ class ExecutorPool:
     `on_event(executor, event)` is called with every `SlotSetUp`, `SlotReport`, `SlotTearingDown`,
     `SlotFinished`, `ExecutorOutput` and `ExecutorDied` (only of an executor that held a slot). With
     `log_dir`, the output of executor N is also appended to `executor-N.log` there. Executors have
-    the environment of this process unless another one is given.
+    the environment of this process unless another one is given, and no box unless one is.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class ExecutorPool:
         on_event: Callable[[int, ExecutorEvent], None],
         log_dir: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        box: BoxSettings | None = None,
     ) -> None:
         if size < 1:
             raise InvariantError(f"a pool of {size} executors")
@@ -47,6 +49,7 @@ class ExecutorPool:
         self._on_event = on_event
         self._log_dir = log_dir
         self._environment = environment
+        self._box = box
         self._executors: list[PooledExecutor] = []
         self.counts = ExecutorCounts()
 
@@ -72,6 +75,7 @@ class ExecutorPool:
                 log_file=log_file,
                 counts=self.counts,
                 environment=self._environment,
+                box=None if self._box is None else ExecutorBox(self._box, index),
             )
         )
         return index
@@ -101,6 +105,11 @@ class ExecutorPool:
     async def wait_vacant(self, index: int) -> None:
         """Return when no user code runs on this executor: its core is free."""
         await self._executors[index].wait_vacant()
+
+    @property
+    def boxed(self) -> str:
+        """What is in force of the executors' box; empty without one, and until one has started."""
+        return next((executor.boxed for executor in self._executors if executor.boxed), "")
 
     @property
     def pids(self) -> list[int]:

@@ -12,7 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from hyperscale.errors import InvariantError, RunError
+from hyperscale.execution.box import ExecutorBox
 from hyperscale.execution.lease import boottime_ns
 from hyperscale.execution.limits import START_S
 from hyperscale.execution.overdue import KillReason, LeaseLapse, OverdueWatch
@@ -47,6 +50,7 @@ from hyperscale.execution.slot_clock import SlotClock
 from hyperscale.plan.changes import AppliedChange
 
 _CHECK_OVERDUE_EVERY_S = 0.25
+_CHECK_MEMORY_EVERY_S = 0.25
 T = TypeVar("T")
 
 
@@ -229,10 +233,13 @@ class PooledExecutor:
         log_file: Path | None,
         counts: ExecutorCounts,
         environment: Mapping[str, str] | None = None,
+        box: ExecutorBox | None = None,
     ) -> None:
         self._counts = counts
         self._loop = asyncio.get_running_loop()
-        self._start_process = partial(spawn_executor, core, environment)
+        self._start_process = partial(spawn_executor, core, environment, box)
+        self._box = box
+        self.boxed = ""  # what is in force of the box, once the process has said so
         self._on_event = on_event
         self._log_file = log_file
         self._phase = ExecutorPhase.GONE
@@ -260,6 +267,17 @@ class PooledExecutor:
             raise
         self._counts.started += 1
         self._watch = _EndWatch(self.process, self.kill)
+        if self._box is not None:
+            self._loop.call_later(_CHECK_MEMORY_EVERY_S, self._check_memory, self.process)
+
+    def _check_memory(self, process: ExecutorProcess) -> None:
+        if self._box is None or process.has_exited:
+            return
+        over = self._box.over_memory(process.pid)
+        if over is not None and self._phase in _HOLDS_SLOT:
+            self.kill(over, True)
+        else:
+            self._loop.call_later(_CHECK_MEMORY_EVERY_S, self._check_memory, process)
 
     def _become(self, phase: ExecutorPhase) -> None:
         """The only writer of the phase."""
@@ -289,6 +307,9 @@ class PooledExecutor:
             return SlotRefused(error="stopped while preparing", kind=RefusalKind.STOPPED)
         if self._phase is not ExecutorPhase.IDLE:
             raise InvariantError(f"an executor in phase {self._phase.name} was given a slot")
+        if self._box is not None:
+            bundle = self._box.admit(assignment.bundle)
+            assignment = msgspec.structs.replace(assignment, bundle=bundle)
         self.process.mask(assignment.secrets.values())
         self.process.channel.send(assignment)  # first: a message that is too large changes nothing
         self.process.forget_last_words()
@@ -416,6 +437,7 @@ class PooledExecutor:
         slot = self._slot
         match message:
             case ExecutorHello():
+                self.boxed = message.boxed
                 _resolve(self._greeted, None)
             case SlotReport() | SlotSetUp():
                 self._on_event(message)
@@ -440,11 +462,13 @@ class PooledExecutor:
                     _resolve(slot.early_end, RunError("stopped while preparing"))
 
     def _release(self, *, is_leaving: bool) -> None:
-        self._is_leaving = self._is_leaving or is_leaving
+        self._is_leaving = self._is_leaving or is_leaving or self._box is not None
         self._watch.reset()
         self._is_idle.set()
         if is_leaving:
             self.kill("code of its slot was still running when the slot ended")
+        elif self._box is not None:
+            self.process.kill()  # code of another job must not run where this code did
         else:
             self.process.runs_code = False
 
@@ -467,6 +491,8 @@ class PooledExecutor:
     def _on_exit(self, info: ExitInfo) -> None:
         phase, slot = self._phase, self._slot
         self._become(ExecutorPhase.GONE)
+        if self._box is not None:
+            self._box.remove()
         end, why = self._end_of(phase, info)
         self._counts.ended[end] += 1
         self._watch.reset()

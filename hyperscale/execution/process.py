@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hyperscale.errors import RunError
+from hyperscale.execution.box import ExecutorBox
 from hyperscale.execution.capture import PIPE_BYTES, RATE_BYTES_PER_S, LineReader, OutputLimit
 from hyperscale.execution.channel import Channel
 from hyperscale.execution.cpu_weight import CpuWeight
@@ -83,12 +84,15 @@ class SpawnedExecutor(NamedTuple):
 
 
 def spawn_executor(
-    core: int | None, environment: Mapping[str, str] | None = None
+    core: int | None,
+    environment: Mapping[str, str] | None = None,
+    box: ExecutorBox | None = None,
 ) -> SpawnedExecutor:
     """Start an executor, by default with the environment of this process. The kernel kills the
     executor when the calling thread ends, so call this on a thread that lives longer. Raises
     `ExecutorLostError` if the machine has no free descriptor or process."""
     mark = ProcessMark.new()
+    variables = dict(os.environ if environment is None else environment)
     with contextlib.ExitStack() as kept:
         try:
             ours, theirs = socket.socketpair()
@@ -98,8 +102,11 @@ def spawn_executor(
                 # must not be imported in its place.
                 command = [sys.executable, "-P", "-m", "hyperscale.execution.executor"]
                 command += [str(theirs.fileno()), str(os.getpid())]
-                if core is not None:
-                    command.append(str(core))
+                command.append("-" if core is None else str(core))
+                if box is not None:
+                    box.renew()
+                    command.append(box.argument())
+                    variables |= box.environment()
                 popen = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                     command,
                     bufsize=0,
@@ -108,7 +115,9 @@ def spawn_executor(
                     stderr=subprocess.PIPE,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
-                    env=mark.added_to(os.environ if environment is None else environment),
+                    env=mark.added_to(variables),
+                    cwd=None if box is None else box.scratch,
+                    user=None if box is None else box.user,
                 )
             kept.enter_context(popen)
             kept.callback(popen.kill)

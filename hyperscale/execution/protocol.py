@@ -124,7 +124,7 @@ class StopSlot(Struct, tag="stop", frozen=True, kw_only=True):
 
 
 class ExecutorHello(Struct, tag="hello", frozen=True, kw_only=True):
-    pass
+    boxed: str = ""  # what is in force of its box; empty without one
 
 
 class SlotPrepared(Struct, tag="prepared", frozen=True, kw_only=True):

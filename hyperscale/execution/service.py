@@ -54,8 +54,8 @@ _CRASHED = 70
 _THREADS_S = 0.1
 
 
-def serve(control_fd: int, mark: ProcessMark) -> None:
-    """Run the executor; does not return."""
+def serve(control_fd: int, mark: ProcessMark, boxed: str) -> None:
+    """Run the executor; does not return. `boxed`: what is in force of its box, if it has one."""
     # A handler rather than SIG_IGN, which programs started by user code would inherit. The
     # parent decides what an interrupt means.
     signal.signal(signal.SIGINT, lambda *_: None)
@@ -66,7 +66,7 @@ def serve(control_fd: int, mark: ProcessMark) -> None:
     asyncio.set_event_loop(loop)
     code = _CRASHED
     try:
-        code = loop.run_until_complete(_serve(control_fd, mark, capture))
+        code = loop.run_until_complete(_serve(control_fd, mark, capture, boxed))
     except BaseException:  # noqa: BLE001 - printed, and shown by the exit code
         traceback.print_exc()
     finally:
@@ -74,8 +74,8 @@ def serve(control_fd: int, mark: ProcessMark) -> None:
         os._exit(code)
 
 
-async def _serve(control_fd: int, mark: ProcessMark, capture: Capture) -> int:
-    service = ExecutorService(control_fd, mark, capture)
+async def _serve(control_fd: int, mark: ProcessMark, capture: Capture, boxed: str) -> int:
+    service = ExecutorService(control_fd, mark, capture, boxed)
     return await service.left
 
 
@@ -100,7 +100,9 @@ def _has_children() -> bool:
 class ExecutorService:
     """Handles the messages of the pool, and reports to it."""
 
-    def __init__(self, control_fd: int, mark: ProcessMark, capture: Capture) -> None:
+    def __init__(
+        self, control_fd: int, mark: ProcessMark, capture: Capture, boxed: str = ""
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._mark = mark
         self._capture = capture
@@ -122,7 +124,7 @@ class ExecutorService:
             on_closed=self._on_closed,
         )
         self._loop.add_signal_handler(signal.SIGTERM, self._leave)
-        self._channel.send(ExecutorHello())
+        self._channel.send(ExecutorHello(boxed=boxed))
 
     def _on_message(self, message: ToExecutor) -> None:
         match message:

@@ -46,7 +46,8 @@ def test_a_job_sees_the_secret_in_no_environment_and_no_argument_list(
     own = {"HYPERSCALE_SECRET": secret, "AWS_SECRET_ACCESS_KEY": "cloud", "SHOP_REGION": "eu"}
     manager = cluster.start("manager", "m0", environment=own).wait_listening()
     seed = ("--seed", manager.address, "--cores", "1")
-    worker = cluster.start("worker", "w0", *seed, "--executors-env", "SHOP_*", environment=own)
+    visible = ("--executors-env", "SHOP_*", "--executors-write", str(tmp_path))
+    worker = cluster.start("worker", "w0", *seed, *visible, environment=own)
     worker.wait_listening()
     out = tmp_path / "found.json"
     # Reversed: the bundle and this command must not contain the secret themselves.

@@ -29,7 +29,7 @@ from hyperscale.jobs.messages import (
 )
 from hyperscale.membership.events import MemberChanged, MemberDied, MemberState
 from hyperscale.nodes.agent.agent_metrics import LoadCounts, agent_metrics
-from hyperscale.nodes.agent.executors import UsageMeter, WorkerExecutors
+from hyperscale.nodes.agent.executors import UsageMeter, WorkerExecutors, box_of
 from hyperscale.nodes.agent.machine import labels_of
 from hyperscale.nodes.agent.manager_links import CoreAnnouncer, ManagerLinks, fit
 from hyperscale.nodes.agent.storage import BundleFetcher, WorkerStorage, fetch_secrets
@@ -83,6 +83,7 @@ class AgentDriver(NodeService):
             fetch_secrets=partial(fetch_secrets, self._managers),
             spawn=spawn,
             visible=member.config.executors.env,
+            box=box_of(member.config.executors, Path(config.data_dir)),
         )
         self._usage = UsageMeter(cores)
         self._load = LoadCounts()
@@ -176,7 +177,11 @@ class AgentDriver(NodeService):
 
     def collect(self) -> list[Family]:
         return agent_metrics(
-            self.agent, self._load, self._executors.counts, results_sent=self._results_sent
+            self.agent,
+            self._load,
+            self._executors.counts,
+            results_sent=self._results_sent,
+            boxed=self._executors.boxed,
         )
 
     async def start_executors(self) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from hyperscale._native import Report
+from hyperscale.execution.box import BOX_LIMITS
 from hyperscale.execution.pooled_executor import ExecutorCounts, ExecutorEnd
 from hyperscale.jobs.agent.core import Agent
 from hyperscale.jobs.agent.events import (
@@ -50,10 +51,11 @@ class LoadCounts:
 
 
 def agent_metrics(
-    agent: Agent, load: LoadCounts, executors: ExecutorCounts, *, results_sent: int
+    agent: Agent, load: LoadCounts, executors: ExecutorCounts, *, results_sent: int, boxed: str
 ) -> list[Family]:
     """Read the counts of a worker's parts."""
     phases = Counter(agent.attempts.values())
+    in_force = boxed.split(", ") if boxed else []
     number = {phase.value: phases[phase] for phase in PartPhase if phase is not PartPhase.UNKNOWN}
     return [
         gauge("hyperscale_worker_cores", "Cores this worker offers", agent.total_cores),
@@ -82,6 +84,11 @@ def agent_metrics(
             "hyperscale_load_failed_calls_total",
             "Calls of steps that have failed on this worker",
             load.failed_calls,
+        ),
+        gauge(
+            "hyperscale_executors_sandbox",
+            "1 for everything that the sandbox of this worker's executors limits",
+            *by("limits", dict.fromkeys(BOX_LIMITS, 0) | dict.fromkeys(in_force, 1), BOX_LIMITS),
         ),
         gauge("hyperscale_executors", "Executor processes of this worker", executors.running),
         counter(

@@ -7,13 +7,16 @@ lose it afterwards.
 import asyncio
 import os
 import platform
+import pwd
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from hyperscale.config.schema import ExecutorsSection
 from hyperscale.errors import HyperscaleError, InputError
 from hyperscale.execution import protocol
+from hyperscale.execution.box import BoxSettings
 from hyperscale.execution.pool import ExecutorPool
 from hyperscale.execution.pooled_executor import ExecutorCounts
 from hyperscale.execution.process import ExecutorLostError
@@ -66,6 +69,35 @@ def visible_environment(environment: Mapping[str, str], added: Iterable[str]) ->
     }
 
 
+def box_of(config: ExecutorsSection, data: Path) -> BoxSettings | None:
+    """Return the box that a worker's configuration asks for; None: executors have none.
+
+    Raises InputError if executors are to have a user that they cannot have."""
+    if config.user:
+        if os.geteuid() != 0:
+            raise InputError(
+                f"executors.user: {config.user!r}: only root may start processes of another user",
+                hint="run the worker as root, or leave executors.user empty",
+            )
+        try:
+            pwd.getpwnam(config.user)
+        except KeyError:
+            raise InputError(f"executors.user: there is no user {config.user!r} here") from None
+    if config.sandbox == "off":
+        return None
+    return BoxSettings(
+        directory=data.absolute() / "executors",
+        hidden=data,
+        is_required=config.sandbox == "required",
+        read=config.read,
+        write=config.write,
+        user=config.user,
+        memory_mib=config.memory_mib,
+        processes=config.processes,
+        open_files=config.open_files,
+    )
+
+
 class WorkerExecutors:
     """Executors by place, and the attempt that each belongs to."""
 
@@ -79,6 +111,7 @@ class WorkerExecutors:
         fetch_secrets: FetchParameters,
         spawn: SpawnTask,
         visible: Iterable[str] = (),
+        box: BoxSettings | None = None,
     ) -> None:
         self._cores = cores
         self._worker = worker
@@ -87,7 +120,10 @@ class WorkerExecutors:
         self._fetch_secrets = fetch_secrets
         self._spawn = spawn
         self._pool = ExecutorPool(
-            cores, on_event=self._on_event, environment=visible_environment(os.environ, visible)
+            cores,
+            on_event=self._on_event,
+            environment=visible_environment(os.environ, visible),
+            box=box,
         )
         self._indices = {place: place for place in range(cores)}  # place -> index in the pool
         self._places = dict(self._indices)  # index in the pool -> place
@@ -110,6 +146,11 @@ class WorkerExecutors:
     @property
     def pids(self) -> list[int]:
         return self._pool.pids
+
+    @property
+    def boxed(self) -> str:
+        """What is in force of the executors' box; empty without one."""
+        return self._pool.boxed
 
     @property
     def counts(self) -> ExecutorCounts:

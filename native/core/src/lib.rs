@@ -3,6 +3,7 @@
 //! consensus core and its durable store. Knows nothing of Python.
 
 pub mod clock;
+pub mod confinement;
 pub mod engine;
 pub mod guard;
 pub mod hist;

@@ -1,6 +1,7 @@
 //! The Python face of `hyperscale-core`: converts arguments and maps errors, decides nothing. The
 //! exception is the loop of a virtual user (`iteration`), whose every part is a Python object.
 
+use hyperscale_core::confinement::{self, Enforcement};
 use hyperscale_core::{guard, masking};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -32,6 +33,20 @@ mod user_program;
 fn guard_process(control_fd: i32, parent_pid: i32) -> PyResult<()> {
     guard::guard_process(control_fd, parent_pid)
         .map_err(|error| PyRuntimeError::new_err(error.to_string()))
+}
+
+/// Leaves this process the files below these paths, and no capability. Returns "full", "partial" or
+/// "none": what the kernel enforces of it.
+#[pyfunction]
+fn confine(read: Vec<String>, write: Vec<String>) -> PyResult<&'static str> {
+    let failed = |error: confinement::ConfinementError| PyRuntimeError::new_err(error.to_string());
+    let enforced = confinement::confine(&read, &write).map_err(failed)?;
+    confinement::drop_capabilities().map_err(failed)?;
+    Ok(match enforced {
+        Enforcement::Full => "full",
+        Enforcement::Partial => "partial",
+        Enforcement::None => "none",
+    })
 }
 
 /// The value of a header, or the target of a request, with its credentials masked.
@@ -72,6 +87,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loop_watch::LoopWatch>()?;
     module.add_function(wrap_pyfunction!(template::resolve, module)?)?;
     module.add_function(wrap_pyfunction!(guard_process, module)?)?;
+    module.add_function(wrap_pyfunction!(confine, module)?)?;
     module.add_function(wrap_pyfunction!(mask_header, module)?)?;
     module.add_class::<noise::KeyExchange>()?;
     module.add_class::<target::Target>()?;

@@ -59,6 +59,8 @@ def test_a_worker_without_its_data_directory_refuses_parts_until_it_is_back(
     async def work() -> None:
         async with worker(data) as node, stand_in_leader() as leader:
             await leader.meet(node.address)
+            boxed = b'hyperscale_executors_sandbox{limits="capabilities"} 1'
+            await until_async(lambda: boxed in node.member.metrics())  # an executor has started
             data.rename(tmp_path / "away")
             told = await leader.hears(AnnounceCores, lambda cores: cores.unfit)
             assert told.unfit == (unfit,)
