@@ -132,6 +132,7 @@ class Rig:
         self.question = 0  # number of the last ConfirmLeadership
         self.expects_job_errors = False
         self.failed_jobs: list[str] = []  # jobs of LogJobError effects
+        self.extensions: list[ev.LogExtension] = []
         self.answered: ReportProgressReply | None = None
         self._announce_at_s = 0.0
         self._work: deque[Any] = deque()
@@ -194,7 +195,8 @@ class Rig:
         assert found is not None
         return found
 
-    def report(self, name: str, *, rate: int = 100) -> ReportProgressReply | None:
+    def report(self, name: str, *, rate: int = 100, **fields: Any) -> ReportProgressReply | None:
+        """Let a worker report; `fields` are further ones of `PartProgress`."""
         worker = self.workers[name]
         running = worker.running()
         if not running or not worker.is_up or worker.is_silent:
@@ -209,7 +211,9 @@ class Rig:
                 elapsed_s=elapsed_s,
                 total=int(rate * elapsed_s),
             )
-            parts.append(PartProgress(attempt_id=attempt_id, report=made, elapsed_s=elapsed_s))
+            parts.append(
+                PartProgress(attempt_id=attempt_id, report=made, elapsed_s=elapsed_s, **fields)
+            )
         self.answered = None
         self.feed(ev.ProgressReported(ReportProgress(worker=name, group=1, parts=parts)))
         return self.answered
@@ -327,6 +331,8 @@ class Rig:
                     self._allocate(release)
                 case ev.AnswerProgress(reply=reply):
                     self.answered = reply
+                case ev.LogExtension():
+                    self.extensions.append(effect)
                 case ev.LogJobError(job=job, error=error):
                     if not self.expects_job_errors:
                         raise error
