@@ -67,6 +67,7 @@ class ExecutorBox:
         self._directory = settings.directory / str(number)
         self._bundles = self._directory / "bundle"
         self.scratch = self._directory / "tmp"
+        self.in_force = ""  # what the process said that it is limited in
         self._cgroup = _cgroup(f"hyperscale-{os.getpid()}-{number}")
 
     @property

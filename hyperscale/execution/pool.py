@@ -50,6 +50,7 @@ class ExecutorPool:
         self._log_dir = log_dir
         self._environment = environment
         self._box = box
+        self._boxes: list[ExecutorBox] = []
         self._executors: list[PooledExecutor] = []
         self.counts = ExecutorCounts()
 
@@ -67,6 +68,9 @@ class ExecutorPool:
 
     def _add(self, core: int | None) -> int:
         index = len(self._executors)
+        box = None if self._box is None else ExecutorBox(self._box, index)
+        if box is not None:
+            self._boxes.append(box)
         log_file = None if self._log_dir is None else self._log_dir / f"executor-{index}.log"
         self._executors.append(
             PooledExecutor(
@@ -75,7 +79,7 @@ class ExecutorPool:
                 log_file=log_file,
                 counts=self.counts,
                 environment=self._environment,
-                box=None if self._box is None else ExecutorBox(self._box, index),
+                box=box,
             )
         )
         return index
@@ -109,7 +113,7 @@ class ExecutorPool:
     @property
     def boxed(self) -> str:
         """What is in force of the executors' box; empty without one, and until one has started."""
-        return next((executor.boxed for executor in self._executors if executor.boxed), "")
+        return next((box.in_force for box in self._boxes if box.in_force), "")
 
     @property
     def pids(self) -> list[int]:

@@ -8,9 +8,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, StrEnum
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -222,6 +221,14 @@ class _EndWatch:
             self._timer = self._loop.call_later(_CHECK_OVERDUE_EVERY_S, self._check, overdue)
 
 
+class _Launch(NamedTuple):
+    """How the processes of an executor are started."""
+
+    core: int | None
+    environment: Mapping[str, str] | None
+    box: ExecutorBox | None
+
+
 class PooledExecutor:
     """One executor of a pool. `on_event` gets what it says about its slot, and its death."""
 
@@ -237,9 +244,7 @@ class PooledExecutor:
     ) -> None:
         self._counts = counts
         self._loop = asyncio.get_running_loop()
-        self._start_process = partial(spawn_executor, core, environment, box)
-        self._box = box
-        self.boxed = ""  # what is in force of the box, once the process has said so
+        self._launch = _Launch(core, environment, box)
         self._on_event = on_event
         self._log_file = log_file
         self._phase = ExecutorPhase.GONE
@@ -256,7 +261,7 @@ class PooledExecutor:
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         try:
             self.process = ExecutorProcess(
-                self._start_process(),
+                spawn_executor(*self._launch),
                 on_message=self._on_message,
                 on_garbage=self._on_garbage,
                 on_output=self._on_output,
@@ -267,13 +272,13 @@ class PooledExecutor:
             raise
         self._counts.started += 1
         self._watch = _EndWatch(self.process, self.kill)
-        if self._box is not None:
+        if self._launch.box is not None:
             self._loop.call_later(_CHECK_MEMORY_EVERY_S, self._check_memory, self.process)
 
     def _check_memory(self, process: ExecutorProcess) -> None:
-        if self._box is None or process.has_exited:
+        if self._launch.box is None or process.has_exited:
             return
-        over = self._box.over_memory(process.pid)
+        over = self._launch.box.over_memory(process.pid)
         if over is not None and self._phase in _HOLDS_SLOT:
             self.kill(over, True)
         else:
@@ -307,8 +312,8 @@ class PooledExecutor:
             return SlotRefused(error="stopped while preparing", kind=RefusalKind.STOPPED)
         if self._phase is not ExecutorPhase.IDLE:
             raise InvariantError(f"an executor in phase {self._phase.name} was given a slot")
-        if self._box is not None:
-            bundle = self._box.admit(assignment.bundle)
+        if self._launch.box is not None:
+            bundle = self._launch.box.admit(assignment.bundle)
             assignment = msgspec.structs.replace(assignment, bundle=bundle)
         self.process.mask(assignment.secrets.values())
         self.process.channel.send(assignment)  # first: a message that is too large changes nothing
@@ -437,8 +442,7 @@ class PooledExecutor:
         slot = self._slot
         match message:
             case ExecutorHello():
-                self.boxed = message.boxed
-                _resolve(self._greeted, None)
+                self._greet(message)
             case SlotReport() | SlotSetUp():
                 self._on_event(message)
             case _ if slot is None:
@@ -461,13 +465,18 @@ class PooledExecutor:
                     self._on_event(SlotReport(report=message.report))
                     _resolve(slot.early_end, RunError("stopped while preparing"))
 
+    def _greet(self, hello: ExecutorHello) -> None:
+        if self._launch.box is not None:
+            self._launch.box.in_force = hello.boxed
+        _resolve(self._greeted, None)
+
     def _release(self, *, is_leaving: bool) -> None:
-        self._is_leaving = self._is_leaving or is_leaving or self._box is not None
+        self._is_leaving = self._is_leaving or is_leaving or self._launch.box is not None
         self._watch.reset()
         self._is_idle.set()
         if is_leaving:
             self.kill("code of its slot was still running when the slot ended")
-        elif self._box is not None:
+        elif self._launch.box is not None:
             self.process.kill()  # code of another job must not run where this code did
         else:
             self.process.runs_code = False
@@ -491,8 +500,8 @@ class PooledExecutor:
     def _on_exit(self, info: ExitInfo) -> None:
         phase, slot = self._phase, self._slot
         self._become(ExecutorPhase.GONE)
-        if self._box is not None:
-            self._box.remove()
+        if self._launch.box is not None:
+            self._launch.box.remove()
         end, why = self._end_of(phase, info)
         self._counts.ended[end] += 1
         self._watch.reset()

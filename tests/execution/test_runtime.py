@@ -239,7 +239,7 @@ def test_checks_and_metrics_see_the_results_of_their_iteration(lab: Lab, define:
                 assert number.value != 3, "three"
 
             @metric("distribution")
-            def spread(self, number):
+            def width(self, number):
                 return number.value
 
             @metric("count")
@@ -256,10 +256,10 @@ def test_checks_and_metrics_see_the_results_of_their_iteration(lab: Lab, define:
     assert small.first_failure == "returned False"
     assert asserts.first_failure is not None
     assert asserts.first_failure.startswith("AssertionError: three")
-    spread = outcome.metric("spread")
-    assert spread.count == judged
-    assert spread.min == 1.0
-    assert spread.distribution is not None
+    width = outcome.metric("width")
+    assert width.count == judged
+    assert width.min == 1.0
+    assert width.distribution is not None
     assert outcome.metric("none").count == 0
 
 

@@ -6,6 +6,7 @@ use hyperscale_core::{guard, masking};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
+mod call;
 mod calls;
 mod current_task;
 mod engine;
@@ -77,7 +78,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<template::Route>()?;
     module.add_class::<template::Template>()?;
     module.add_class::<engine::Engine>()?;
-    module.add_class::<engine::Call>()?;
+    module.add_class::<call::Call>()?;
     module.add_class::<sender::Sender>()?;
     module.add_class::<user_program::UserProgram>()?;
     module.add_class::<user_loop::UserLoop>()?;

@@ -16,9 +16,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::call::Call;
 use crate::calls::{call_with, run_in};
 use crate::current_task::CurrentTask;
-use crate::engine::Call;
 use crate::iteration::{Flow, Input, Place};
 use crate::user_program::UserProgram;
 
