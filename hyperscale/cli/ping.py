@@ -11,7 +11,6 @@ from hyperscale.cli.parser import Parser, UsageError, whole_number
 from hyperscale.clients import ClientError, ClientHub, RequestError
 from hyperscale.clients.grpc import GRPCClient
 from hyperscale.clients.libraries import ENGINE_CLIENTS
-from hyperscale.clients.services import list_services
 from hyperscale.clients.trace import format_exchange
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
@@ -21,6 +20,7 @@ from hyperscale.testing.arguments import UrlValue, split_url
 from hyperscale.testing.grpc import GRPCResponse
 from hyperscale.testing.protocols import NATIVE_PROTOCOLS, PROTOCOLS, protocol_of
 from hyperscale.testing.responses import LibraryResponse
+from hyperscale.testing.services import list_services
 
 BODY_CHARS_MAX = 1000
 _HEALTH = "grpc.health.v1.Health/Check"

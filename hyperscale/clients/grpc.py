@@ -13,13 +13,13 @@ from hyperscale._native import Template
 from hyperscale.clients.grpc_streams import GRPCStream
 from hyperscale.clients.http import Request
 from hyperscale.clients.parts import Send
-from hyperscale.clients.services import Method, Services, files_of
 from hyperscale.clients.templates import TemplateBook
 from hyperscale.config import parse_duration_s
 from hyperscale.errors import InputError
 from hyperscale.testing.arguments import ProtobufBytes, ProtobufDict, encode_message
 from hyperscale.testing.grpc import GRPCResponse, response_type
 from hyperscale.testing.network import Network, NetworkOptions
+from hyperscale.testing.services import Method, Services, files_of
 
 _DEADLINE_MS_MOST = 99_999_999  # the standard has eight digits
 

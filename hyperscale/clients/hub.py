@@ -18,7 +18,6 @@ from hyperscale.clients.libraries import ENGINE_CLIENTS, client_class, engine_cl
 from hyperscale.clients.library import CallRoom
 from hyperscale.clients.parts import Send
 from hyperscale.clients.scope import NO_STEP, current_step
-from hyperscale.clients.services import reflect
 from hyperscale.clients.templates import TemplateBook
 from hyperscale.config.addresses import split_address
 from hyperscale.errors import InputError, InvariantError
@@ -46,6 +45,7 @@ from hyperscale.testing.protocols import (
     protocol_of,
     split_service_url,
 )
+from hyperscale.testing.services import reflect
 
 if TYPE_CHECKING:
     from hyperscale.clients.browser import BrowserClient

@@ -7,11 +7,11 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from hyperscale.clients.services import INSTALL, Services, files_of
 from hyperscale.errors import InputError
 from hyperscale.graph.analysis import literal_methods
 from hyperscale.graph.reading import Reading
 from hyperscale.testing.protos import Protos
+from hyperscale.testing.services import INSTALL, Services, files_of
 
 DESCRIPTORS_BYTES_MAX = 1 << 20
 _COMPILE_S = 60.0

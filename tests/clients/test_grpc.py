@@ -287,4 +287,4 @@ def test_a_prepared_message_is_encoded_once() -> None:
     part = Protobuf.wrap(DescriptorProto(name="x", field=[FieldDescriptorProto(name="f")]))
     assert DescriptorProto.FromString(part).field[0].name == "f"
     with pytest.raises(InputError, match="is not a message"):
-        Protobuf.wrap({"name": "x"})
+        Protobuf.wrap(["x"])

@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 import pytest
 
-from hyperscale.clients.services import Services, files_of
 from hyperscale.errors import InputError
 from hyperscale.testing import Protos
+from hyperscale.testing.services import Services, files_of
 from tests.conftest import RunningTarget
 from tests.lab.clients import Lab, in_lab
 from tests.lab.command import run
@@ -181,11 +181,13 @@ def test_a_server_of_grpcio_describes_its_services_and_their_imports(described: 
     assert (item.name, item.at.ToJsonString()) == ("pen", "2026-01-02T03:04:05Z")
 
 
-def test_ping_shows_health_and_services(described: str, target: RunningTarget) -> None:
-    done = run("ping", "grpc", target.url)
+def test_ping_shows_health_and_services(
+    tmp_path: Path, described: str, target: RunningTarget
+) -> None:
+    done = run("ping", "grpc", target.url, cwd=tmp_path)
     assert done.code == 0
     assert "* health: SERVING\n* services: hyperscale.Echo\n" in done.stdout
-    other = run("ping", "grpc", described)
+    other = run("ping", "grpc", described, cwd=tmp_path)
     assert other.code == 1, "it has no health service"
     assert "* services: hyperscale.Echo" in other.stdout
 
