@@ -151,7 +151,6 @@ class ExecutorsSection(_Section, frozen=True, kw_only=True):
     sandbox: Literal["auto", "required", "off"] = "auto"
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
-    user: str = ""
     memory_mib: Annotated[int, Meta(ge=0, le=16_777_216)] = 0
     processes: Annotated[int, Meta(ge=0, le=1_000_000)] = 1_024
     open_files: Annotated[int, Meta(ge=0, le=16_777_216)] = 0
@@ -352,7 +351,6 @@ _MEANINGS = {
     "(workers)",
     "executors.write": "path that tests may read and write, beside a temporary directory of their "
     "own (workers)",
-    "executors.user": "user that tests run as; the worker must run as root (workers)",
     "executors.memory_mib": "memory in MiB of an executor and the processes that it starts, beyond "
     "which its job is ended; 0: no limit (workers)",
     "executors.processes": "processes and threads of an executor; 0: no limit (workers)",

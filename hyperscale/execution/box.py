@@ -53,7 +53,6 @@ class BoxSettings:
     is_required: bool = False
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
-    user: str = ""  # another user for executors; empty: that of the worker
     memory_mib: int = 0  # 0: no limit, here and below
     processes: int = 0
     open_files: int = 0
@@ -70,20 +69,12 @@ class ExecutorBox:
         self.in_force = ""  # what the process said that it is limited in
         self._cgroup = _cgroup(f"hyperscale-{os.getpid()}-{number}")
 
-    @property
-    def user(self) -> str | None:
-        return self._settings.user or None
-
     def renew(self) -> None:
         """Make the directories of a new process; nothing of the last one is left in them."""
         shutil.rmtree(self._directory, ignore_errors=True)
-        self._settings.directory.mkdir(mode=0o711, exist_ok=True)  # not the data directory itself
+        self._settings.directory.mkdir(mode=0o700, exist_ok=True)  # not the data directory itself
         for directory in (self._directory, self._bundles, self.scratch):
             directory.mkdir(mode=0o700)
-        if self.user is not None:
-            self._directory.chmod(0o711)
-            self._bundles.chmod(0o711)
-            shutil.chown(self.scratch, user=self.user)
         if self._cgroup is not None and self._settings.processes:
             try:
                 self._cgroup.mkdir(exist_ok=True)
@@ -106,10 +97,6 @@ class ExecutorBox:
     def admit(self, bundle: str) -> str:
         """Put a bundle where the process can read it; return its path there."""
         inside = self._bundles / os.path.basename(bundle)
-        if self.user is not None:
-            shutil.copyfile(bundle, inside)  # the store's own file stays closed to that user
-            inside.chmod(0o644)
-            return str(inside)
         try:
             os.link(bundle, inside)
         except OSError:  # on another disk
@@ -124,12 +111,15 @@ class ExecutorBox:
                 "read": [*readable(settings.hidden), *settings.read, str(self._bundles)],
                 "write": ["/dev/null", *settings.write, str(self.scratch)],
                 "is_required": settings.is_required,
-                "cgroup": "" if self._cgroup is None or not settings.processes else self._cgroup,
-                "processes": settings.processes if settings.user else 0,
+                "has_cgroup": self._cgroup is not None and bool(settings.processes),
                 "open_files": settings.open_files,
             },
-            default=str,
         )
+
+    def hold(self, pid: int) -> None:
+        """Limit the processes of a process that was just started. Raises OSError."""
+        if self._cgroup is not None and self._settings.processes:
+            (self._cgroup / "cgroup.procs").write_text(str(pid))
 
     def over_memory(self, pid: int) -> str | None:
         """Return how a process and its children are over their limit; None if they are not."""
@@ -161,12 +151,7 @@ def enter(argument: str) -> str:
 
     wanted: dict[str, Any] = json.loads(argument)
     in_force = []
-    if wanted["cgroup"]:
-        Path(wanted["cgroup"], "cgroup.procs").write_text("0")
-        in_force.append("processes")
-    elif wanted["processes"]:
-        limit = wanted["processes"]
-        resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+    if wanted["has_cgroup"]:
         in_force.append("processes")
     if limit := wanted["open_files"]:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

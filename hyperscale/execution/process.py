@@ -117,10 +117,11 @@ def spawn_executor(
                     start_new_session=True,
                     env=mark.added_to(variables),
                     cwd=None if box is None else box.scratch,
-                    user=None if box is None else box.user,
                 )
             kept.enter_context(popen)
             kept.callback(popen.kill)
+            if box is not None:
+                box.hold(popen.pid)
             pidfd = os.pidfd_open(popen.pid)
         except OSError as error:
             raise ExecutorLostError(

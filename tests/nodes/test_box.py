@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from hyperscale.config.loading import node_config
-from hyperscale.config.schema import ExecutorsSection
 from hyperscale.errors import InputError
-from hyperscale.nodes.agent.executors import box_of
 from tests.lab.command import CommandOutcome, run
 from tests.lab.nodes import NodeCluster
 
@@ -166,8 +164,3 @@ def test_a_wrong_setting_of_executors_is_refused(settings: dict[str, object], wo
     tables = {"executors": settings, "discovery": {"seeds": ["127.0.0.1:1"]}}
     with pytest.raises(InputError, match=words.replace(".", r"\.")):
         node_config("worker", tables)
-
-
-def test_a_user_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"executors\.user"):
-        box_of(ExecutorsSection(user="nobody-of-this-name"), tmp_path)

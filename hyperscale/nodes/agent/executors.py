@@ -7,7 +7,6 @@ lose it afterwards.
 import asyncio
 import os
 import platform
-import pwd
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -70,19 +69,7 @@ def visible_environment(environment: Mapping[str, str], added: Iterable[str]) ->
 
 
 def box_of(config: ExecutorsSection, data: Path) -> BoxSettings | None:
-    """Return the box that a worker's configuration asks for; None: executors have none.
-
-    Raises InputError if executors are to have a user that they cannot have."""
-    if config.user:
-        if os.geteuid() != 0:
-            raise InputError(
-                f"executors.user: {config.user!r}: only root may start processes of another user",
-                hint="run the worker as root, or leave executors.user empty",
-            )
-        try:
-            pwd.getpwnam(config.user)
-        except KeyError:
-            raise InputError(f"executors.user: there is no user {config.user!r} here") from None
+    """Return the box that a worker's configuration asks for; None: executors have none."""
     if config.sandbox == "off":
         return None
     return BoxSettings(
@@ -91,7 +78,6 @@ def box_of(config: ExecutorsSection, data: Path) -> BoxSettings | None:
         is_required=config.sandbox == "required",
         read=config.read,
         write=config.write,
-        user=config.user,
         memory_mib=config.memory_mib,
         processes=config.processes,
         open_files=config.open_files,
