@@ -85,7 +85,10 @@ fn requests_on_several_streams_are_answered_when_they_are_due() {
     let seen = peer.send(&[]);
     assert_eq!(seen[0].2, 1);
     let counts = String::from_utf8(peer.totals.to_json()).unwrap();
-    assert!(counts.contains(r#""protocols":{"http/1.1":0,"http/2":2,"grpc":0}"#), "{counts}");
+    assert!(
+        counts.contains(r#""protocols":{"http/1.1":0,"http/2":2,"http/3":0,"grpc":0}"#),
+        "{counts}"
+    );
 }
 
 #[test]
