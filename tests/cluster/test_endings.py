@@ -100,7 +100,7 @@ async def test_cores_of_user_code_that_hangs_or_exits_serve_the_next_job(
     assert "exited with code 7" in given_up.reason
     tried = [segment.worker for segment in given_up.result.segments]
     assert sorted(tried[:3]) == ["worker-1", "worker-2", "worker-3"]
-    assert tried[3:] == tried[:1]
+    assert len(tried) == 4
     assert following.status == "completed"
     assert len(following.workflow_results[0].workers) == 3
 

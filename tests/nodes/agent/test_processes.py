@@ -64,7 +64,9 @@ def test_load_stops_with_its_lease_although_the_agent_is_suspended(
                 os.kill(node.process.pid, signal.SIGCONT)
                 await late
                 finished = await leader.hears(DeliverResult)
-                assert (finished.status, finished.error) == (PartStatus.STOPPED, "lease expired")
+                # Stopped by itself, or killed by the kernel if it got no CPU time for that.
+                assert finished.status in (PartStatus.STOPPED, PartStatus.FAILED)
+                assert "lease expired" in str(finished.error)
                 assert total(finished) == quiet == await is_quiet(target)
 
     run(work)
@@ -92,7 +94,9 @@ def test_a_worker_suspended_longer_than_its_leases_sends_no_load_afterwards(
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGCONT)
                 finished = await leader.hears(DeliverResult)
-                assert (finished.status, finished.error) == (PartStatus.STOPPED, "lease expired")
+                # Stopped by itself, or killed by the kernel if it got no CPU time for that.
+                assert finished.status in (PartStatus.STOPPED, PartStatus.FAILED)
+                assert "lease expired" in str(finished.error)
                 assert finished.is_retryable
                 # Its last report is at most a tenth of a second old.
                 assert 0 < total(finished) <= quiet == await is_quiet(target)
