@@ -219,7 +219,7 @@ def test_the_target_counts_calls_and_messages(target: RunningTarget) -> None:
     assert [len(response.messages) for response in (unary, server, client, bidi)] == [1, 4, 1, 3]
     assert denied.code is GRPCCode.PERMISSION_DENIED
     assert health.message == b"\x08\x01"
-    assert target.counts()["protocols"] == {"http/1.1": 0, "http/2": 0, "grpc": 6}
+    assert target.counts()["protocols"] == {"http/1.1": 0, "http/2": 0, "http/3": 0, "grpc": 6}
 
 
 @pytest.mark.parametrize("way", [(), ("--no-compile",)])

@@ -184,7 +184,7 @@ def test_users_of_an_interval_begin_spread_over_it(
     settings = """
             vus = 10
             interval = "1s"
-            duration = "2900ms"
+            duration = "2850ms"
     """
     outcomes = run(lab, server, settings, static=static, executors=2)
     # User n begins at n/10 s, n/10 + 1 s and n/10 + 2 s; user 9 only twice.

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from hyperscale import HyperscaleClient, ManagerServer
-from hyperscale.client.messages import GetQueueRoomReply
+from hyperscale.client.messages import GetQueueRoom, GetQueueRoomReply
 from hyperscale.jobs.allocator.events import BecameAllocator, LostAllocator
 from hyperscale.jobs.committed.events import CancelRequested, Event, JobStatus, decode_reply, encode
 from hyperscale.jobs.committed.job_table import Limits
@@ -237,12 +237,12 @@ async def test_a_new_allocator_is_asked_for_room_before_a_job_is_accepted(
     tmp_path: Path,
 ) -> None:
     async with managing(tmp_path) as (_, leaders):
-        now_s = asyncio.get_running_loop().time
+        now_s, asked = asyncio.get_running_loop().time, GetQueueRoom()
         leaders.allocator.feed(LostAllocator())
         with pytest.raises(RemoteError, match="does not grant cores"):
-            leaders.allocator.room_here()
-        assert await leaders.allocator.room(until_s=now_s()) == GetQueueRoomReply(room=1)
-        asking = asyncio.ensure_future(leaders.allocator.room(until_s=now_s() + 60))
+            leaders.allocator.room_here(asked)
+        assert await leaders.allocator.room(asked, until_s=now_s()) == GetQueueRoomReply(room=1)
+        asking = asyncio.ensure_future(leaders.allocator.room(asked, until_s=now_s() + 60))
         done, _ = await asyncio.wait([asking], timeout=0.01)
         assert not done
         leaders.allocator.feed(BecameAllocator(()))
