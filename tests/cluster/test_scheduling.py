@@ -23,6 +23,9 @@ SETTINGS = f"""
 [queue]
 max = {QUEUE_MAX}
 age_s = 2
+
+[executors]
+sandbox = "off"  # the tests write down when they ran
 """
 
 
