@@ -198,8 +198,8 @@ class _Layout:
             *("--secret-file", str(self._secret_file)),
             *("--data-dir", str(self._directory / "data" / name)),
             *own,
-            # Tests on one's own machine may reach their files, unless a configuration says more.
-            *(("--executors-sandbox", "off") if role == "worker" and config is None else ()),
+            # Tests on one's own machine may reach their files.
+            *(("--executors-sandbox", "off") if role == "worker" else ()),
             *(() if config is None else ("--config", str(config.absolute()))),
             *(word for seed in seeds if seed != address for word in ("--seed", seed)),
         ]

@@ -23,9 +23,6 @@ SETTINGS = f"""
 [queue]
 max = {QUEUE_MAX}
 age_s = 2
-
-[executors]
-sandbox = "off"  # the tests write down when they ran
 """
 
 
