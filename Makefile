@@ -98,9 +98,9 @@ bench-deps: .venv-bench/stamp
 test: test-deps build
 	cargo test $(CARGO_FLAGS) --quiet --package hyperscale-core --package hyperscale-target
 	@# Simulations compute while tests of nodes and clusters mostly wait, so they run in parallel.
-	@$(BIN)/python -m pytest tests/nodes >$(STAMPS)/nodes.log 2>&1 & nodes=$$!; \
+	@$(BIN)/python -m pytest tests/cluster >$(STAMPS)/cluster.log 2>&1 & clusters=$$!; \
 	{ $(BIN)/python -m pytest tests/simulation; simulated=$$?; \
-	$(BIN)/python -m pytest tests/cluster && [ $$simulated -eq 0 ]; } >$(STAMPS)/cluster.log 2>&1 & clusters=$$!; \
+	$(BIN)/python -m pytest tests/nodes && [ $$simulated -eq 0 ]; } >$(STAMPS)/nodes.log 2>&1 & nodes=$$!; \
 	$(BIN)/python -m pytest $(foreach part,simulation nodes cluster,--ignore=tests/$(part)); rest=$$?; \
 	wait $$nodes; noded=$$?; cat $(STAMPS)/nodes.log; \
 	wait $$clusters; clustered=$$?; cat $(STAMPS)/cluster.log; \
