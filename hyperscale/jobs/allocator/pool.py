@@ -225,7 +225,8 @@ class CorePool:
         """Return the executors of each of these workers that were given cores of their own job to
         share, whether they have inherited one since or not."""
         return {
-            name: sum(each.cores for each in self._on(name) if each.within_job) for name in workers
+            name: sum(each.cores for each in self._on(name) if each.within_job)
+            for name in workers
         }
 
     def _on(self, worker: str) -> "list[HeldCores | Reservation]":
