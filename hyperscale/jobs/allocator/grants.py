@@ -10,13 +10,13 @@ Jobs never share cores with each other, except that a recovery runs beside any a
 not at all.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from hyperscale.jobs.allocator.placement import FreeCores, cores_by_value, divide
 from hyperscale.jobs.allocator.pool import CorePool
 from hyperscale.jobs.allocator.queue import QueuedRequest, RequestQueue, WorkflowOfJob
-from hyperscale.jobs.messages import SHARED_MAX, AnnounceCores, RequestCores, WorkerShare
+from hyperscale.jobs.messages import SHARED_MAX, RequestCores, WorkerShare
 from hyperscale.jobs.provisioner import SHARED_PER_WORKER_MAX, Provisioner
 from hyperscale.plan.placement import Placement
 
@@ -107,7 +107,7 @@ def _share_cores(
     left = [request for request in waiting if request.id not in granted]
     if not left:
         return []
-    places = _SharedPlaces(pool, pool.accepting())
+    places = _SharedPlaces(pool)
     for decision in decided:
         places.add_cores(decision.request.message.job, decision.shares)
     decisions = []
@@ -127,10 +127,10 @@ def _share_cores(
 class _SharedPlaces:
     """Where workflows may share the cores of their job."""
 
-    def __init__(self, pool: CorePool, workers: Mapping[str, AnnounceCores]) -> None:
-        self._workers_by_job = pool.workers_by_job(workers)
-        self._taken = pool.shared_within_jobs(workers)
-        self._totals = {name: worker.total for name, worker in workers.items()}
+    def __init__(self, pool: CorePool) -> None:
+        self._workers_by_job = pool.workers_by_job()
+        self._taken = pool.shared_within_jobs()
+        self._totals = {name: worker.total for name, worker in pool.accepting().items()}
 
     def add_cores(self, job: str, shares: Sequence[WorkerShare]) -> None:
         """Note cores that a job gets now."""
@@ -157,7 +157,7 @@ class _SharedPlaces:
 
 def crowded_jobs(pool: CorePool) -> frozenset[str]:
     """Return the jobs that have cores, on which no further workflow may run."""
-    return _SharedPlaces(pool, pool.accepting()).crowded()
+    return _SharedPlaces(pool).crowded()
 
 
 def decide_recoveries(
@@ -169,7 +169,7 @@ def decide_recoveries(
     workers, last = pool.takers(), pool.last()
     free, executors = pool.free(workers), pool.executors()
     exclusive = _exclusive_jobs(pool, queue)
-    places = _SharedPlaces(pool, workers)
+    places = _SharedPlaces(pool)
     decisions: list[GrantDecision] = []
     too_many: int | None = None  # no worker can take a part of this many cores
     for request in recoveries:

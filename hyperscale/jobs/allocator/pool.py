@@ -221,21 +221,21 @@ class CorePool:
             for name in self.takers()
         }
 
-    def shared_within_jobs(self, workers: Iterable[str]) -> dict[str, int]:
-        """Return the executors of each of these workers that were given cores of their own job to
+    def shared_within_jobs(self) -> dict[str, int]:
+        """Return the executors of each accepting worker that were given cores of their own job to
         share, whether they have inherited one since or not."""
         return {
             name: sum(each.cores for each in self._on(name) if each.within_job)
-            for name in workers
+            for name in self.accepting()
         }
 
     def _on(self, worker: str) -> "list[HeldCores | Reservation]":
         return [*self.workers[worker].held, *self.reservations.on_worker(worker)]
 
-    def workers_by_job(self, workers: Mapping[str, AnnounceCores]) -> dict[str, set[str]]:
-        """Return those of these workers on which each job has a core, held or reserved."""
+    def workers_by_job(self) -> dict[str, set[str]]:
+        """Return the accepting workers on which each job has a core, held or reserved."""
         found: dict[str, set[str]] = {}
-        for name, worker in workers.items():
+        for name, worker in self.accepting().items():
             for job in _cores_by_job(worker.held, self.reservations.on_worker(name)):
                 found.setdefault(job, set()).add(name)
         return found
