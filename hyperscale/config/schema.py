@@ -195,13 +195,6 @@ class BundlesSection(_Section, frozen=True, kw_only=True):
     keep: Annotated[int, Meta(ge=1, le=100_000)] = 64
 
 
-class TimeoutsSection(_Section, frozen=True, kw_only=True):
-    prepare_s: Seconds = 120.0
-    stuck_s: Seconds = 120.0
-    overrun_s: Seconds = 30.0
-    no_workers_s: Seconds = 10.0
-
-
 class RetriesSection(_Section, frozen=True, kw_only=True):
     max: Annotated[int, Meta(ge=0, le=100)] = 3
     window_s: Annotated[float, Meta(gt=0, le=86_400)] = 300.0
@@ -250,7 +243,6 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     membership: MembershipSection = MembershipSection()
     ledger: LedgerSection = LedgerSection()
     queue: QueueSection = QueueSection()
-    timeouts: TimeoutsSection = TimeoutsSection()
     retries: RetriesSection = RetriesSection()
     worker: WorkerSection = WorkerSection()
     executors: ExecutorsSection = ExecutorsSection()
@@ -327,13 +319,6 @@ _MEANINGS = {
     "queue.max": "most workflows that may wait for cores; further jobs are refused (managers)",
     "queue.age_s": "wait after which a workflow rises by one priority; from then on no later "
     "workflow takes the cores it waits for (managers)",
-    "timeouts.prepare_s": "longest time for the imports and setup hooks of a part (managers)",
-    "timeouts.stuck_s": "time without a finished action after which a workflow ends as timed out; "
-    "at least twice its request timeout (managers)",
-    "timeouts.overrun_s": "longest time after its duration for requests in flight, teardown and "
-    "results of a part (managers)",
-    "timeouts.no_workers_s": "wait before a job fails because no worker could ever run it "
-    "(managers)",
     "retries.max": "most new attempts of a part of a workflow within retries.window_s of its load "
     "(managers)",
     "retries.window_s": "load after which a failed attempt of a part no longer counts; a worker on "

@@ -352,7 +352,6 @@ class PartProgress(Struct, frozen=True, kw_only=True, gc=False):
     elapsed_s: float  # of this attempt
     phase: PartPhase = PartPhase.RUNNING
     wants_extension: bool = False  # no action has finished for long: its actions take long
-    still_s: float = 0.0  # how long ago the last action finished, or the load began
 
 
 @message(kind=415, priority=MessagePriority.NORMAL, size=SizeClass.LARGE, senders=_WORKERS)

@@ -132,7 +132,6 @@ class Rig:
         self.question = 0  # number of the last ConfirmLeadership
         self.expects_job_errors = False
         self.failed_jobs: list[str] = []  # jobs of LogJobError effects
-        self.extensions: list[ev.LogExtension] = []
         self.answered: ReportProgressReply | None = None
         self._announce_at_s = 0.0
         self._work: deque[Any] = deque()
@@ -195,8 +194,7 @@ class Rig:
         assert found is not None
         return found
 
-    def report(self, name: str, *, rate: int = 100, **fields: Any) -> ReportProgressReply | None:
-        """Let a worker report; `fields` are further ones of `PartProgress`."""
+    def report(self, name: str, *, rate: int = 100) -> ReportProgressReply | None:
         worker = self.workers[name]
         running = worker.running()
         if not running or not worker.is_up or worker.is_silent:
@@ -211,9 +209,7 @@ class Rig:
                 elapsed_s=elapsed_s,
                 total=int(rate * elapsed_s),
             )
-            parts.append(
-                PartProgress(attempt_id=attempt_id, report=made, elapsed_s=elapsed_s, **fields)
-            )
+            parts.append(PartProgress(attempt_id=attempt_id, report=made, elapsed_s=elapsed_s))
         self.answered = None
         self.feed(ev.ProgressReported(ReportProgress(worker=name, group=1, parts=parts)))
         return self.answered
@@ -331,8 +327,6 @@ class Rig:
                     self._allocate(release)
                 case ev.AnswerProgress(reply=reply):
                     self.answered = reply
-                case ev.LogExtension():
-                    self.extensions.append(effect)
                 case ev.LogJobError(job=job, error=error):
                     if not self.expects_job_errors:
                         raise error

@@ -309,7 +309,6 @@ class ReportSchedule:
                 phase=attempt.phase,
                 wants_extension=attempt.state is AttemptState.RUNNING
                 and attempt.statistics.has_long_actions(now_s=now_s),
-                still_s=attempt.statistics.still_s(attempt.started_s, now_s=now_s),
             )
             for attempt in reported
             if (report := attempt.statistics.latest(now_s=now_s)) is not None

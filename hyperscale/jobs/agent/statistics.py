@@ -107,12 +107,6 @@ class AttemptStatistics:
         self._merge.retell()
         self._phases_again_s = None
 
-    def still_s(self, started_s: float | None, *, now_s: float) -> float:
-        """Return how long ago the last action finished; before the first, how long ago the load
-        began. A job leader that has just been elected measures a lack of progress by it."""
-        since_s = started_s if self._last_action_s is None else self._last_action_s
-        return 0.0 if since_s is None else max(0.0, now_s - since_s)
-
     def has_long_actions(self, *, now_s: float) -> bool:
         """Return True if virtual users are in their steps and no action has finished for long."""
         last_s = self._last_action_s

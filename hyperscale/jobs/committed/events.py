@@ -214,7 +214,6 @@ class Checkpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     report: bytes = b""
     age_s: float = 0.0  # how long before the checkpoint its load was last known
     since_s: float = 0.0  # time since the start of the workflow when it began
-    extensions: int = 0  # how often it was granted more time
     workflow_age_s: float | None = None  # time since the start of the workflow at the checkpoint
 
 

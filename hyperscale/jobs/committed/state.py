@@ -146,7 +146,6 @@ class Part(Struct, kw_only=True, omit_defaults=True):
     seen_ms: int = 0
     elapsed_s: float = 0.0
     iterations: int = 0
-    extensions: int = 0  # how often the open attempt was granted more time
     report: bytes = b""  # at the last checkpoint; once ended, the final report
     end: PartEnd | None = None
     rows: PartRows | None = None  # None: no feed of the workflow deals each row once

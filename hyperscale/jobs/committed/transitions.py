@@ -235,7 +235,6 @@ def checkpointed(job: Job, event: Checkpointed, now_ms: int) -> bool:
             part.elapsed_s = point.elapsed_s
             part.seen_ms = now_ms - round(point.age_s * 1000)
             part.iterations = point.iterations
-            part.extensions = max(part.extensions, point.extensions)
             if point.report:
                 part.report = point.report
             part.began_s = max(part.began_s, point.since_s)

@@ -60,7 +60,7 @@ class AttemptRules:
             case AttemptPhase.DISPATCHED if not attempt.is_inherited and self.is_due(attempt):
                 attempt.command_sent_s = now_s
                 self._prepare(job, attempt)
-            case AttemptPhase.PREPARING if now_s >= self._prepared_by_s(attempt):
+            case AttemptPhase.PREPARING if now_s >= attempt.accepted_s + self._timeouts.prepare_s:
                 # The worker is alive and reports this phase: the code would be as slow elsewhere.
                 limit_s = self._timeouts.prepare_s
                 reason = f"not prepared within {limit_s:g} s: its setup hooks or imports"
@@ -69,10 +69,6 @@ class AttemptRules:
                 self._set_up(job, attempt)
             case AttemptPhase.RUNNING:
                 self._watch(job, attempt)
-
-    def _prepared_by_s(self, attempt: Attempt) -> float:
-        since_s = attempt.setup.since_s
-        return (attempt.accepted_s if since_s is None else since_s) + self._timeouts.prepare_s
 
     def stop(self, job: Job, attempt: Attempt, reason: str) -> None:
         """Stop an attempt whose workflow is to end; repeat the command until the end is certain."""

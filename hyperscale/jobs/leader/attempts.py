@@ -10,16 +10,12 @@ from typing import Any
 
 from hyperscale.errors import InvariantError
 from hyperscale.jobs.committed.events import AttemptFault, AttemptRevoked
-from hyperscale.jobs.leader.extensions import (
-    EXTENSIONS_S,
-    Extension,
-    ExtensionDenial,
-    extended_s,
-)
 from hyperscale.jobs.leader.gaps import TAKEOVER_S, LoadTimeline
 from hyperscale.jobs.messages import AnnouncePrepareFailed, AttemptId, DeliverResult, PartPhase
 
 _PACE_SPAN_S = 0.05  # paces over shorter spans are noise
+_EXTENSIONS_S = (15.0, 7.5, 3.75, 1.875, 1.0)
+"""How much more time an attempt gets each time it asks and makes progress."""
 
 
 class AttemptPhase(Enum):
@@ -85,47 +81,30 @@ class Activity:
     check_at_s: float = 0.0  # the attempt can be neither late nor stuck before this instant
     extensions: int = 0
     extended_at: int | None = None  # `finished` when time was last granted
-    denial: ExtensionDenial | None = None  # of the last request
 
-    def report(self, finished: int, *, still_s: float = 0.0, now_s: float) -> None:
-        """Take a report; the last action had finished `still_s` before. The first report to a new
-        leader says for how long there was no progress under earlier ones."""
+    def report(self, finished: int, *, now_s: float) -> None:
         if finished != self.finished:
-            moved_s = now_s - still_s
-            self.moved_s = moved_s if self.finished is None else max(self.moved_s, moved_s)
-            self.finished = finished
+            self.finished, self.moved_s = finished, now_s
 
-    def extend(self, *, now_s: float) -> Extension | None:
-        """Grant more time, a few times at most, and only if the attempt has made progress. Return
-        None if it is denied for the same reason as before."""
-        denial = None
-        if self.extensions >= len(EXTENSIONS_S):
-            denial = ExtensionDenial.MAX_EXTENSIONS_EXCEEDED
-        elif self.extensions and self.finished == self.extended_at:
-            denial = ExtensionDenial.NO_PROGRESS
-        if denial is not None:
-            is_news, self.denial = denial is not self.denial, denial
-            left = len(EXTENSIONS_S) - self.extensions
-            return Extension(left=left, denial=denial) if is_news else None
-        granted_s = EXTENSIONS_S[self.extensions]
-        if self.deadline_s is not None:
-            self.deadline_s += granted_s
-        self.extensions += 1
-        self.extended_at, self.denial = self.finished, None
-        self.moved_s = max(self.moved_s, now_s)
-        return Extension(granted_s=granted_s, left=len(EXTENSIONS_S) - self.extensions)
+    def extend(self, *, now_s: float) -> None:
+        """Grant more time, a few times at most, and only if the attempt has made progress."""
+        has_moved = self.extensions == 0 or self.finished != self.extended_at
+        if self.extensions < len(_EXTENSIONS_S) and has_moved:
+            if self.deadline_s is not None:
+                self.deadline_s += _EXTENSIONS_S[self.extensions]
+            self.extensions += 1
+            self.extended_at = self.finished
+            self.moved_s = max(self.moved_s, now_s)
 
     def extension_s(self, *, now_s: float) -> float:
         """Return how much time was granted, until that has passed."""
         has_lapsed = self.deadline_s is None or now_s >= self.deadline_s
-        return 0.0 if has_lapsed else extended_s(self.extensions)
+        return 0.0 if has_lapsed else sum(_EXTENSIONS_S[: self.extensions])
 
 
 @dataclass(slots=True)
 class AttemptSetup:
-    """The preparation of an attempt, and what it has to do with the setup of its workflow."""
-
-    since_s: float | None = None  # when its worker first took it
+    """What an attempt has to do with the setup of its workflow."""
 
     context: bytes = b""  # setup ran here and left this; to be committed
     shared_s: float | None = None  # when its worker got the context that setup left

@@ -44,7 +44,6 @@ def _checkpoint(attempt: Attempt, progress: JobProgress, now_s: float) -> Checkp
         report=b"" if statistics is None else statistics.stats.checkpoint(slot, number),
         age_s=0.0 if known_s is None else max(0.0, now_s - known_s),
         since_s=attempt.began_s,
-        extensions=attempt.activity.extensions,
         workflow_age_s=None if started_s is None else attempt.began_s + now_s - started_s,
     )
 

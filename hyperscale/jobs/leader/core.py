@@ -24,7 +24,7 @@ from hyperscale.jobs.committed.events import (
 )
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.committed.state import Job, JobView
-from hyperscale.jobs.leader.attempts import Attempt, AttemptPhase
+from hyperscale.jobs.leader.attempts import AttemptPhase
 from hyperscale.jobs.leader.core_requests import request_for_attempt, request_for_workflow
 from hyperscale.jobs.leader.events import (
     AnswerProgress,
@@ -35,7 +35,6 @@ from hyperscale.jobs.leader.events import (
     LeaderEffect,
     LeaderEvent,
     LeadershipConfirmed,
-    LogExtension,
     LogJobError,
     ProgressReported,
     ProposalFailed,
@@ -285,19 +284,9 @@ class JobLeader:
             self._lifecycle.report(attempt, job, part)
             attempt.is_saturated = part.attempt_id in progress.saturated
             if part.wants_extension:
-                self._extend(attempt, job)
+                attempt.activity.extend(now_s=state.now_s)
         reply = ReportProgressReply(backpressure=event.backpressure)
         state.effects.append(AnswerProgress(event.token, reply))
-
-    def _extend(self, attempt: Attempt, job: Job) -> None:
-        extension = attempt.activity.extend(now_s=self.state.now_s)
-        if extension is None:
-            return
-        self.state.effects.append(LogExtension(attempt.id, attempt.worker, extension))
-        if extension.denial is None:
-            # The next leader should know of it.
-            progress = self.state.job(job)
-            progress.checkpoint_at_s = min(progress.checkpoint_at_s, self.state.now_s)
 
     # --- the allocator ----------------------------------------------------------------------
 

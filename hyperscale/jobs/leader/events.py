@@ -5,14 +5,12 @@ from typing import Any
 
 from hyperscale.jobs.committed.events import Event as CommittedEvent
 from hyperscale.jobs.committed.events import Reply as CommittedReply
-from hyperscale.jobs.leader.extensions import Extension
 from hyperscale.jobs.messages import (
     AcknowledgeResult,
     AnnouncePrepareFailed,
     AnnounceReady,
     AnnounceRows,
     AnnounceSetUp,
-    AttemptId,
     Backpressure,
     ChangePart,
     DeliverResult,
@@ -183,15 +181,6 @@ class AnswerProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class LogExtension:
-    """Log that an attempt whose actions take long was granted more time, or was denied it."""
-
-    attempt_id: AttemptId
-    worker: str
-    extension: Extension
-
-
-@dataclass(frozen=True, slots=True)
 class LogJobError:
     """Log a bug that one job ran into. The job is ended; others are not affected."""
 
@@ -206,6 +195,5 @@ LeaderEffect = (
     | SendRelease
     | ConfirmLeadership
     | AnswerProgress
-    | LogExtension
     | LogJobError
 )

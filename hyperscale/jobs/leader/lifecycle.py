@@ -12,7 +12,6 @@ from hyperscale.jobs.committed.events import AttemptFault, AttemptRevoked, PartE
 from hyperscale.jobs.committed.state import Job, Part, WorkflowStatus
 from hyperscale.jobs.leader.attempts import NOT_READY, Assignment, Attempt, AttemptPhase, RowUse
 from hyperscale.jobs.leader.core_requests import request_for_attempt, request_for_workflow
-from hyperscale.jobs.leader.extensions import extended_s
 from hyperscale.jobs.leader.gaps import UnreportedLoad, UserPace
 from hyperscale.jobs.leader.state import LeaderState
 from hyperscale.jobs.leader.statistics import WorkflowStatistics
@@ -95,8 +94,6 @@ class AttemptLifecycle:
         state = self._state
         since_s = state.time.instant_s(part.seen_ms, now_s=state.now_s)
         attempt.timeline.inherit(since_s=since_s, doubt_s=state.time.doubt_s)
-        if not part.elapsed_s:
-            attempt.setup.since_s = since_s  # its dispatch
         statistics = state.job(job).statistics_of(job, attempt.id.workflow)
         report = statistics.stats.latest(part.first_slot, part.attempt)
         if report is not None:
@@ -107,8 +104,7 @@ class AttemptLifecycle:
                 reported_s=since_s,
                 doubt_s=state.time.doubt_s,
             )
-            attempt.activity.extensions = part.extensions
-            attempt.activity.moved_s = state.now_s  # until the worker says since when it is still
+            attempt.activity.report(report.finished, now_s=state.now_s)
 
     def attempt_of(self, job: Job, workflow: str, part: int) -> Attempt:
         """Return the open attempt of a part; add it if this leader dispatched it and the event of
@@ -127,8 +123,6 @@ class AttemptLifecycle:
         if phase in NOT_READY or phase is AttemptPhase.READY:
             attempt.timeline.not_begun()
         attempt.accepted_s = self._state.now_s
-        if attempt.setup.since_s is None:
-            attempt.setup.since_s = attempt.accepted_s
         attempt.command_sent_s = None  # the next command is due at once
         progress = self._state.jobs.get(attempt.id.job)
         if progress is not None:
@@ -185,11 +179,7 @@ class AttemptLifecycle:
             remaining_s = schedule.remaining_s(plan.offset_s(attempt.began_s))
         activity, grace_s = attempt.activity, plan.timeout_s + self._state.timeouts.overrun_s
         # While it is paused, it has no deadline; the end of the pause sets one.
-        granted_s = extended_s(activity.extensions)
-        if remaining_s is None:
-            activity.deadline_s = None
-        else:
-            activity.deadline_s = started_s + remaining_s + grace_s + granted_s
+        activity.deadline_s = None if remaining_s is None else started_s + remaining_s + grace_s
         activity.check_at_s = started_s
 
     # --- reports ----------------------------------------------------------------------------
@@ -214,10 +204,7 @@ class AttemptLifecycle:
             elapsed_s=reported.elapsed_s,
             now_s=now_s,
         )
-        # A pause, or a load of no user, is no lack of progress.
-        is_steady = not job.workflows[attempt.id.workflow].changes
-        still_s = reported.still_s if is_steady else 0.0
-        attempt.activity.report(report.finished, still_s=still_s, now_s=now_s)
+        attempt.activity.report(report.finished, now_s=now_s)
         statistics.measured(attempt.timeline.rate / attempt.assignment.cores)
         is_stopping = reported.phase is PartPhase.STOPPING
         is_news = is_stopping or attempt.phase is not AttemptPhase.RUNNING

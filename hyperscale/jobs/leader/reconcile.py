@@ -25,7 +25,6 @@ from hyperscale.jobs.committed.state import Job, Teardown, WorkflowState, Workfl
 from hyperscale.jobs.leader.attempt_rules import AttemptRules
 from hyperscale.jobs.leader.attempts import BEGUN, Attempt, AttemptPhase
 from hyperscale.jobs.leader.checkpoints import save_checkpoints
-from hyperscale.jobs.leader.committed_ages import extension_s, waiting_since_ms
 from hyperscale.jobs.leader.core_requests import (
     CoreRequest,
     request_for_attempt,
@@ -72,8 +71,6 @@ class Reconciler:
         is_late = self._is_late(job, progress)
         if is_late and job.stop is None:
             reason = f"the job's timeout of {job.options.timeout_s:g} s was over"
-            if extended_s := extension_s(job):
-                reason += f", with extensions of {extended_s:g} s"
             state.propose(CancelRequested(job=job.id, reason=reason, status=JobStatus.TIMEOUT))
         for name, workflow in job.workflows.items():
             if workflow.has_ended:
@@ -102,7 +99,7 @@ class Reconciler:
             return False
         is_part = job.options.part_of is not None
         paused_s = job.control.paused_s(state.time.read_ms(state.now_s)) if is_part else 0.0
-        return state.now_s >= deadline_s + paused_s + extension_s(job)
+        return state.now_s >= deadline_s + paused_s
 
     def _stop_workflow(self, job: Job, name: str, workflow: WorkflowState, reason: str) -> None:
         for index, part in enumerate(workflow.parts):
@@ -255,11 +252,7 @@ class Reconciler:
         grant = request.grant(now_s=state.now_s)
         if grant is not None:
             return grant
-        if key not in progress.waiting_since_s:
-            since_ms = waiting_since_ms(job, wanted.workflow, wanted.part)
-            since_s = state.time.instant_s(since_ms, now_s=state.now_s)
-            progress.waiting_since_s[key] = since_s
-        waited_s = state.now_s - progress.waiting_since_s[key]
+        waited_s = state.now_s - progress.waiting_since_s.setdefault(key, state.now_s)
         end = self._waited_too_long(wanted, request, waited_s, job)
         if end is not None:
             state.propose(end)

@@ -5,8 +5,6 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 
-from msgspec.structs import asdict
-
 from hyperscale.health.correlation import CorrelationGuard
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.allocator.events import (
@@ -28,7 +26,6 @@ from hyperscale.jobs.leader.events import (
     WorkersHeld,
 )
 from hyperscale.jobs.leader.retries import RetryLimits
-from hyperscale.jobs.leader.timeouts import LeaderTimeouts
 from hyperscale.jobs.messages import (
     Backpressure,
     ForwardOutput,
@@ -126,7 +123,6 @@ class JobLeaders:
         self._held: frozenset[str] = frozenset()
         limits = member.config.retries
         self._retries = RetryLimits(max=limits.max, window_s=limits.window_s)
-        self._timeouts = LeaderTimeouts(**asdict(member.config.timeouts))
         self.allocator = AllocatorDriver(
             allocator,
             node=member.node_id,
@@ -199,13 +195,7 @@ class JobLeaders:
         self._lost_leadership(group)  # of an earlier term
         driver = self._drivers[group] = LeaderDriver(
             group,
-            JobLeader(
-                group,
-                self._member.node_id,
-                machine,
-                timeouts=self._timeouts,
-                retries=self._retries,
-            ),
+            JobLeader(group, self._member.node_id, machine, retries=self._retries),
             ledger=self.ledger,
             peers=self._peers,
             allocator=self.allocator,

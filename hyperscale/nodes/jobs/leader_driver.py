@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from msgspec.structs import asdict
-
 from hyperscale.errors import HyperscaleError
 from hyperscale.jobs.committed.events import Event
 from hyperscale.jobs.leader import events as leader_events
@@ -68,7 +66,6 @@ class LeaderDriver:
                 self._confirm(effect.question), "confirm"
             ),
             leader_events.AnswerProgress: lambda effect: effect.token.reply(effect.reply),
-            leader_events.LogExtension: _log_extension,
             leader_events.LogJobError: _log_job_error,
         }
         driver: CoreDriver[LeaderEvent, LeaderEffect] = CoreDriver(
@@ -118,14 +115,3 @@ class LeaderDriver:
 
 def _log_job_error(effect: leader_events.LogJobError) -> None:
     _log.error("job.failed: %s", effect.error, exc_info=effect.error, extra={"job": effect.job})
-
-
-def _log_extension(effect: leader_events.LogExtension) -> None:
-    extension = effect.extension
-    fields = {**asdict(effect.attempt_id), "worker": effect.worker, "left": extension.left}
-    if extension.denial is not None:
-        reason = extension.denial.value
-        _log.warning("extension.denied: %s", reason, extra={**fields, "reason": reason})
-        return
-    report = _log.warning if extension.left == 1 else _log.info
-    report("extension.granted", extra={**fields, "seconds": extension.granted_s})
