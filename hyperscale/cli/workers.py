@@ -6,7 +6,6 @@ from hyperscale.cli.cluster_flags import CLUSTER_HELP, add_client_flags, ask_clu
 from hyperscale.cli.printing import print_reply, print_warning, table
 from hyperscale.client.messages import ListWorkersReply, WorkerAttempt, WorkerRow
 from hyperscale.config.labels import BUILT_IN
-from hyperscale.health.signals import RoutingDecision
 
 DESCRIPTION = """\
 List the workers of a cluster with their state, their cores, their labels and the workflows that run
@@ -23,13 +22,6 @@ exit codes: 0 shown, 2 invalid input, 3 no manager could be reached
 """
 
 
-_WORDS = {
-    RoutingDecision.INVESTIGATE: "stalled",
-    RoutingDecision.HOLD: "held",
-    RoutingDecision.DRAIN: "stuck",
-}
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_client_flags(parser)
@@ -39,10 +31,8 @@ def run(args: argparse.Namespace) -> int:
     reply = ask_cluster(args, lambda client: client.get_workers())
     print_reply(args, reply, _text(reply))
     for row in reply.workers:
-        if row.why:
-            is_last = row.routing is RoutingDecision.INVESTIGATE
-            gets = "gets work after the others" if is_last else "gets no work"
-            print_warning(f"{row.worker} {gets}: {row.why}")
+        for reason in row.unfit:
+            print_warning(f"{row.worker} gets no work: {reason}")
     for name in reply.missing:
         print_warning(f"datacenter {name} did not answer the gate: its workers are not listed")
     if reply.unknown:
@@ -56,7 +46,7 @@ def _text(reply: ListWorkersReply) -> str:
         (
             *((row.datacenter,) if has_gate else ()),
             *(row.worker, _state(row), row.address),
-            *(_cores(row), str(row.free) if _gets_work(row) else "0"),
+            *(_cores(row), "0" if row.is_draining or row.unfit else str(row.free)),
             _labels(row),
             "; ".join(map(_attempt, row.attempts)),
         )
@@ -67,15 +57,8 @@ def _text(reply: ListWorkersReply) -> str:
 
 
 def _state(row: WorkerRow) -> str:
-    """Return the state in membership, and what follows for new parts."""
-    if row.is_draining:
-        return f"{row.state}, draining"
-    word = "" if row.routing is None else _WORDS.get(row.routing, "")
-    return f"{row.state}, {word}" if word else row.state
-
-
-def _gets_work(row: WorkerRow) -> bool:
-    return not row.is_draining and row.routing not in (RoutingDecision.HOLD, RoutingDecision.DRAIN)
+    draining = ", draining" if row.is_draining else ""
+    return row.state + draining + (", not ready" if row.unfit else "")
 
 
 def _cores(row: WorkerRow) -> str:

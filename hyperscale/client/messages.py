@@ -8,7 +8,6 @@ definite; after a lost connection, repeat the request through another manager.
 from msgspec import Struct, field
 
 from hyperscale.gates.committed.events import GlobalOptions
-from hyperscale.health.signals import RoutingDecision
 from hyperscale.jobs.committed.events import Code, JobOptions, JobStatus
 from hyperscale.jobs.committed.state import JobView
 from hyperscale.ledger.store import BEFORE_FIRST
@@ -307,8 +306,6 @@ class WorkerRow(Struct, frozen=True, kw_only=True):
     attempts: list[WorkerAttempt] = field(default_factory=list)
     unfit: tuple[str, ...] = ()  # why it gets no part, as found by itself
     datacenter: str = ""  # if a gate lists it
-    routing: RoutingDecision | None = None  # whether it gets parts; None: not known
-    why: str = ""  # why it gets none, or gets them last
     labels: dict[str, str] = field(default_factory=dict)
     reserved: int = 0  # cores of its machine that it does not offer
 

@@ -17,7 +17,6 @@ CPU counts only if the role says so: a load generator is meant to be busy.
 
 import math
 from collections import deque
-from collections.abc import Mapping
 from enum import IntEnum
 
 from msgspec import Struct
@@ -59,23 +58,12 @@ class OverloadSignal(IntEnum):
     CPU = 5
 
 
-_WORST = OverloadLevel.OVERLOADED
 _BACKLOG = (
     OverloadSignal.LAG,
     OverloadSignal.IN_FLIGHT,
     OverloadSignal.QUEUE,
     OverloadSignal.LATENCY,
 )
-
-
-_OF_AGENT = {OverloadSignal.LAG: "event loop lags", OverloadSignal.MEMORY: "memory is full"}
-
-
-def why_overloaded(readings: Mapping[OverloadSignal, OverloadLevel]) -> str:
-    """Say why a worker's agent does not keep up; empty if it does. Only its own lag and memory
-    count: a load generator is meant to be busy."""
-    found = [text for signal, text in _OF_AGENT.items() if readings[signal] is _WORST]
-    return f"overloaded: its {' and its '.join(found)}" if found else ""
 
 
 class LoadSample(Struct, frozen=True, kw_only=True):

@@ -8,9 +8,8 @@
 | yes | yes | stalled | INVESTIGATE |
 | yes | yes | progressing, idle | ROUTE |
 
-A node that is not ready is not dead: it is full, overloaded or leaving. It is stalled if no action
-finishes for long, because a workflow may run for hours before it completes; the target may be at
-fault. It is stuck if one of its executors does not even report. Times are those of the receiver:
+A node that is not ready is not dead: it is full, overloaded or leaving. Progress counts finished
+actions, because a workflow may run for hours before it completes. Times are those of the receiver:
 the clocks of other machines mean nothing here.
 """
 
@@ -19,6 +18,7 @@ from enum import StrEnum
 from hyperscale.wire.admission import OverloadLevel
 
 STALLED_S = 30.0
+STUCK_S = 120.0
 
 
 def why_not_ready(
@@ -37,7 +37,7 @@ class WorkProgress(StrEnum):
     IDLE = "idle"  # no work is assigned
     PROGRESSING = "progressing"
     STALLED = "stalled"  # no action finished for `STALLED_S`
-    STUCK = "stuck"  # an executor that runs a part does not report
+    STUCK = "stuck"  # no action finished for `STUCK_S`
 
 
 class ProgressMeter:
@@ -59,8 +59,10 @@ class ProgressMeter:
     def state(self, *, now_s: float) -> WorkProgress:
         if not self._assigned or self._moved_s is None:
             return WorkProgress.IDLE
-        is_still = now_s >= self._moved_s + STALLED_S
-        return WorkProgress.STALLED if is_still else WorkProgress.PROGRESSING
+        still_s = now_s - self._moved_s
+        if still_s >= STUCK_S:
+            return WorkProgress.STUCK
+        return WorkProgress.STALLED if still_s >= STALLED_S else WorkProgress.PROGRESSING
 
 
 class RoutingDecision(StrEnum):

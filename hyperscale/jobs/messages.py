@@ -16,7 +16,6 @@ from enum import Enum
 
 from msgspec import Struct, field
 
-from hyperscale.health.signals import WorkProgress
 from hyperscale.plan import Priority, WorkflowPlan
 from hyperscale.plan.changes import AppliedChange
 from hyperscale.plan.placement import ANYWHERE, Placement
@@ -514,15 +513,11 @@ class AnnounceCores(Struct, frozen=True, kw_only=True):
     held: list[HeldCores] = field(default_factory=list)
     draining: bool = False
     unfit: tuple[str, ...] = ()  # why the worker could not run a part, in words
-    overloaded: str = ""  # why its agent does not keep up; empty if it does
-    progress: WorkProgress = WorkProgress.IDLE
-    still: str = ""  # why it is stalled or stuck
     labels: dict[str, str] = field(default_factory=dict)
     reserved: int = 0  # cores of the machine that are not offered
 
     @property
     def accepts_work(self) -> bool:
-        """True unless it would refuse every part."""
         return not self.draining and not self.unfit
 
 

@@ -50,7 +50,7 @@ class MaintenanceTiming(Struct, frozen=True, kw_only=True):
     pass_s: float = 1.0
     founding_pass_s: float = 0.1
     """While the tier has no groups yet: everything waits for them."""
-    unfit_s: float = 5.0
+    unfit_s: float = 10.0
     """A node loses leaderships only after it was unfit for this long."""
     load_s: float = 10.0
     """The load of a group is measured over at least this long."""
@@ -341,8 +341,6 @@ class GroupMaintenance:
         core = self._core
         topology = core.topology
         observed = self._observe(health, now_s)
-        if core.number in observed.unfit and (fit := self._fit_voters(MANAGEMENT, health)):
-            return [LeadershipTransferRequested(MANAGEMENT, fit[0])]
         voters = management_voters(topology, observed, core.raft.seats(MANAGEMENT)[0])
         learners = [
             number
@@ -376,17 +374,6 @@ class GroupMaintenance:
             load=self._load.measure(applied, now_s),
             leaders={group: role.leader for group, role in roles if role.leader is not None},
         )
-
-    def _fit_voters(self, group: int, health: TierHealth) -> list[int]:
-        """Return the other voters of a group that are fit to lead it and have its whole log."""
-        return [
-            number
-            for number in self._core.raft.seats(group)[0]
-            if number != self._core.number
-            and number not in health.unfit
-            and number not in health.dead_s
-            and self._is_caught_up(group, number)
-        ]
 
     # -- other groups ---------------------------------------------------------------------
 

@@ -164,10 +164,13 @@ def test_a_node_without_work_is_idle() -> None:
         (0.0, WorkProgress.PROGRESSING),
         (29.9, WorkProgress.PROGRESSING),
         (30.0, WorkProgress.STALLED),
-        (3600.0, WorkProgress.STALLED),  # the target may hang: that makes no worker stuck
+        (119.9, WorkProgress.STALLED),
+        (120.0, WorkProgress.STUCK),
     ],
 )
-def test_work_without_a_finished_action_is_stalled(after_s: float, state: WorkProgress) -> None:
+def test_work_without_a_finished_action_is_stalled_and_then_stuck(
+    after_s: float, state: WorkProgress
+) -> None:
     meter = ProgressMeter()
     meter.report(assigned=1, actions=0, now_s=100.0)
     meter.report(assigned=1, actions=0, now_s=100.0 + after_s)

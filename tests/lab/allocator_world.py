@@ -2,14 +2,12 @@
 
 from msgspec.structs import replace
 
-from hyperscale.health.signals import RoutingDecision
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.allocator.events import (
     AllocatorEvent,
     AnswerRequest,
     BecameAllocator,
     CoresRequested,
-    LogVerdict,
 )
 from hyperscale.jobs.allocator.queue import RESERVE_S, SETTLE_S
 from hyperscale.jobs.messages import (
@@ -53,8 +51,6 @@ class AllocatorWorld:
         self.incarnations = dict.fromkeys(self.totals, 1)
         self.draining: set[str] = set()
         self.labels = {name: {"zone": zone} for name, zone in zip(self.totals, zones, strict=False)}
-        self.health: dict[str, dict[str, object]] = {}  # fields of announcements
-        self.verdicts: list[tuple[str, RoutingDecision]] = []
         self.allocator = Allocator(queue_max=queue_max)
         self.granted: dict[str, RequestCoresReply] = {}
         self.requests: dict[str, RequestCores] = {}
@@ -70,8 +66,6 @@ class AllocatorWorld:
         for effect in self.allocator.handle(event, now_s=self.now_s):
             if isinstance(effect, AnswerRequest):
                 answers.append(effect.reply)
-            elif isinstance(effect, LogVerdict):
-                self.verdicts.append((effect.worker, effect.verdict.decision))
             else:
                 assert effect.reply.request_id not in self.granted
                 self.granted[effect.reply.request_id] = effect.reply
@@ -91,7 +85,6 @@ class AllocatorWorld:
             held=list(self.held[name]),
             draining=name in self.draining,
             labels=self.labels.get(name, {}),
-            **self.health.get(name, {}),  # type: ignore[arg-type]  # fields of AnnounceCores
         )
         self.handle(cores)
 
@@ -126,8 +119,6 @@ class AllocatorWorld:
             self.tick()
             if holds:
                 self.hold()
-            else:
-                self._announce_again()
 
     def settle(self, *, holds: bool = True) -> None:
         """Let enough time pass for new requests to be served."""

@@ -13,7 +13,6 @@ from hyperscale.jobs.allocator.events import (
     AllocatorEvent,
     BecameAllocator,
     CoresRequested,
-    LogVerdict,
 )
 from hyperscale.jobs.committed.events import Event, JobOptions, encode
 from hyperscale.jobs.committed.machine import JobMachine
@@ -133,7 +132,6 @@ class Rig:
         self.expects_job_errors = False
         self.failed_jobs: list[str] = []  # jobs of LogJobError effects
         self.answered: ReportProgressReply | None = None
-        self._announce_at_s = 0.0
         self._work: deque[Any] = deque()
         self.allocate(BecameAllocator(tuple(self.workers)))
         for worker in self.workers.values():
@@ -173,11 +171,6 @@ class Rig:
         next_report_s = self.now_s + 0.5
         while self.now_s < until_s - 1e-9:
             self.now_s = min(until_s, self.now_s + 0.05)
-            if self.now_s >= self._announce_at_s:
-                self._announce_at_s = self.now_s + 1.0
-                for worker in self.workers.values():
-                    if worker.is_up and not worker.is_silent:
-                        self.announce_cores(worker)
             if reports and self.now_s >= next_report_s:
                 next_report_s = self.now_s + 0.5
                 for worker in self.workers.values():
@@ -304,8 +297,7 @@ class Rig:
 
     def _allocate(self, event: AllocatorEvent) -> None:
         for effect in self.allocator.handle(event, now_s=self.now_s):
-            if not isinstance(effect, LogVerdict):
-                self.later(ev.CoresAnswered(effect.reply))
+            self.later(ev.CoresAnswered(effect.reply))
 
     def _drain(self) -> str:
         last = ""

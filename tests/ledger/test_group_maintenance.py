@@ -186,24 +186,3 @@ def test_a_voter_that_is_dead_for_long_is_replaced_by_a_node_that_caught_up() ->
         assert record.settled == record.voters
         assert len(tier.digests(record.number, record.voters)) == 1
     assert sum(owner != 0 for owner in topology.owners) == KEY_SLOTS
-
-
-def test_an_unwell_management_leader_gives_its_leaderships_to_nodes_that_are_well() -> None:
-    tier = MaintainedTier()
-    tier.passes(3)
-    unwell = tier.leader(0).number
-    tier.health = TierHealth(dead_s={}, unfit=frozenset({unwell}))
-    tier.passes(12)
-    assert not tier.cores[unwell].leading
-    tier.health = TierHealth(dead_s={})
-    tier.passes(12)
-    assert tier.cores[unwell].leading  # of execution groups: leaderships are spread again
-
-
-def test_leaderships_stay_where_they_are_if_every_node_is_unwell() -> None:
-    tier = MaintainedTier()
-    tier.passes(4)
-    before = {number: set(core.leading) for number, core in tier.cores.items()}
-    tier.health = TierHealth(dead_s={}, unfit=frozenset(tier.cores))
-    tier.passes(8)
-    assert {number: set(core.leading) for number, core in tier.cores.items()} == before

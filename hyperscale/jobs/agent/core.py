@@ -15,11 +15,9 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from hyperscale.health.signals import WorkProgress
 from hyperscale.jobs.agent import events
 from hyperscale.jobs.agent.attempts import AttemptState, StopCause, WorkerAttempts
 from hyperscale.jobs.agent.events import AgentEffect, AgentEvent, PartCommand
-from hyperscale.jobs.agent.executor_watch import ExecutorWatch
 from hyperscale.jobs.agent.fences import Fences, part_of
 from hyperscale.jobs.agent.reports import ReportSchedule, StampClock
 from hyperscale.jobs.agent.results import bounded
@@ -78,11 +76,9 @@ class Agent:
         """`reserved` cores of the machine are not offered, and not among `cores`."""
         self.is_draining = False
         self._unfit: tuple[str, ...] = ()  # why it can run no part
-        self._usage = events.UsageMeasured(0.0, 0.0)
         self._clock = StampClock(incarnation, now_s=now_s)
         self._fences = Fences()
         self._attempts = WorkerAttempts()
-        self._watch = ExecutorWatch(self._attempts)
         self._reports = ReportSchedule(worker, self._clock, self._attempts)
         self._supervisor = AttemptSupervisor(cores, self._attempts, self._fences, self._reports)
         self._announced = AnnounceCores(
@@ -116,11 +112,6 @@ class Agent:
         finished = dict.fromkeys(self._reports.results, PartPhase.FINISHED)
         return finished | {attempt.id: attempt.phase for attempt in self._attempts.values()}
 
-    @property
-    def progress(self) -> WorkProgress:
-        """Whether its executors do something, as it was last announced."""
-        return self._announced.progress
-
     def wake_at_s(self) -> float | None:
         """Return when a `Tick` is due."""
         due_s = [self._announce_at_s, self._reports.wake_at_s()]
@@ -142,7 +133,7 @@ class Agent:
                 self._reports.printed(event, now_s=now_s)
                 return []
             case events.UsageMeasured():
-                self._usage = self._reports.usage = event
+                self._reports.usage = event
                 return []
             case events.FitnessChecked(unfit=unfit):
                 self._unfit = unfit
@@ -182,16 +173,7 @@ class Agent:
     def _announce_cores(self, now_s: float) -> list[AgentEffect]:
         """Announce the worker's cores to the allocator: on every change, and each second."""
         held, last = self._supervisor.held(), self._announced
-        stuck, usage = self._watch.why_stuck(now_s=now_s), self._usage
-        news = replace(
-            last,
-            held=held,
-            draining=self.is_draining,
-            unfit=self._unfit,
-            overloaded=usage.overloaded,
-            progress=WorkProgress.STUCK if stuck else usage.progress,
-            still=stuck or usage.still,
-        )
+        news = replace(last, held=held, draining=self.is_draining, unfit=self._unfit)
         if news == last and now_s < self._announce_at_s:
             return []
         self._announce_at_s = now_s + ANNOUNCE_CORES_EVERY_S

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from hyperscale._native import Report
-from hyperscale.health.signals import WorkProgress
 from hyperscale.jobs.messages import (
     AcknowledgeResult,
     AnnounceCores,
@@ -155,13 +154,10 @@ class ResultsRestored:
 
 @dataclass(frozen=True, slots=True)
 class UsageMeasured:
-    """Shares of the worker's cores and memory in use, 0 ... 1, and how agent and executors do."""
+    """Shares of the worker's cores and memory in use, 0 ... 1."""
 
     cpu: float
     memory: float
-    overloaded: str = ""  # why the agent does not keep up, in words
-    progress: WorkProgress = WorkProgress.IDLE
-    still: str = ""  # why it is stalled
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,6 @@ class AttemptStatistics:
         self._histograms_again_s: float | None = None
         self._phases_again_s: float | None = None
         self._reported_s: dict[int, float] = {}  # place -> elapsed time of its last report
-        self._heard_s: dict[int, float] = {}  # place -> when its last report arrived
         self._actions: dict[int, int] = {}  # place -> finished actions
         self._last_action_s: float | None = None
 
@@ -52,14 +51,9 @@ class AttemptStatistics:
         self._has_new_histograms = self._has_new_histograms or report.has_histograms
         self.saturation.observe(report)
         self._reported_s[place] = report.elapsed_s - self._offset_s
-        self._heard_s[place] = now_s
         if self._actions.get(place) != report.actions:
             self._actions[place] = report.actions
             self._last_action_s = now_s
-
-    def heard_s(self, place: int) -> float | None:
-        """Return when an executor last reported; None if it has not yet."""
-        return self._heard_s.get(place)
 
     def note_gap(self, place: int, ended_s: float) -> None:
         """Note that an executor died `ended_s` after the start without a last report."""

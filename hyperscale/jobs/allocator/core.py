@@ -16,10 +16,8 @@ from hyperscale.jobs.allocator.events import (
     AnswerRequest,
     BecameAllocator,
     CoresRequested,
-    LogVerdict,
     LostAllocator,
     SendGrant,
-    WorkerSuspected,
 )
 from hyperscale.jobs.allocator.grants import (
     RECOVERED_AT_ONCE,
@@ -138,9 +136,6 @@ class Allocator:
             case WorkerDown(worker=worker):
                 self.pool.worker_down(worker)
                 may_grant = True
-            case WorkerSuspected(worker=worker, is_suspect=is_suspect):
-                self.pool.health.suspected(worker, is_suspect=is_suspect)
-                may_grant = True
             case AnnounceCores():
                 may_grant = self._announced(event, now_s)
             case ReleaseCores():
@@ -158,8 +153,6 @@ class Allocator:
 
     def _announced(self, cores: AnnounceCores, now_s: float) -> bool:
         announcement = self.pool.announce(cores)
-        if self.pool.workers.get(cores.worker) is cores:
-            self.pool.health.heard(cores.worker, now_s=now_s)
         if announcement is None:
             return False
         for request_id in announcement.now_held:
@@ -240,18 +233,16 @@ class Allocator:
         for request in self._queue.expired(now_s=now_s):
             self._remove(request)
         self._serve_at_s = now_s + SERVE_EVERY_S
-        verdicts = self.pool.health.judge(self.pool.workers, now_s=now_s)
-        news: list[AllocatorEffect] = [LogVerdict(*each) for each in verdicts.items()]
         if not self._may_grant(now_s):
             self._wake_by(self._leading_since_s + REBUILD_S)
-            return news
+            return []
         waiting = self._queue.waiting(now_s=now_s)
         settled, settle_at_s = self._queue.settled(waiting, self.pool.reservations, now_s=now_s)
         for at_s in settle_at_s:
             self._wake_by(at_s)
         recoveries = [request for request in settled if request.message.is_recovery]
         decisions = decide_recoveries(self.pool, self._queue, recoveries)
-        effects = news + [self._grant(decision, now_s) for decision in decisions]
+        effects = [self._grant(decision, now_s) for decision in decisions]
         if len(decisions) == RECOVERED_AT_ONCE:
             # The other recoveries come next, before new workflows get cores.
             self._wake_by(now_s + SERVE_SOON_S)
@@ -314,7 +305,7 @@ class Allocator:
         message = request.message
         if not self._may_grant(now_s):
             state, reason = RequestState.REBUILDING, snapshot.why_rebuilding(request)
-        elif not self.pool.takers():
+        elif not self.pool.size:
             state, reason = RequestState.IMPOSSIBLE, NO_WORKERS
         elif unmet := self.pool.why_unmet(message.placement):
             state, reason = RequestState.IMPOSSIBLE, unmet

@@ -7,7 +7,6 @@ a job leader gave up a request, a grant or one share of a grant (`ReleaseCores`)
 from dataclasses import dataclass
 from typing import Any
 
-from hyperscale.jobs.allocator.worker_health import RoutingVerdict
 from hyperscale.jobs.messages import AnnounceCores, ReleaseCores, RequestCores, RequestCoresReply
 from hyperscale.jobs.worker_events import WorkerDown, WorkerUp
 from hyperscale.sansio.core import Tick
@@ -33,20 +32,11 @@ class CoresRequested:
     token: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSuspected:
-    """Membership suspects that the worker is dead, or suspects it no longer."""
-
-    worker: str
-    is_suspect: bool = True
-
-
 AllocatorEvent = (
     BecameAllocator
     | LostAllocator
     | WorkerUp
     | WorkerDown
-    | WorkerSuspected
     | AnnounceCores
     | CoresRequested
     | ReleaseCores
@@ -73,12 +63,4 @@ class SendGrant:
     reply: RequestCoresReply
 
 
-@dataclass(frozen=True, slots=True)
-class LogVerdict:
-    """Log that a worker gets parts, gets none or gets them last from now on, and why."""
-
-    worker: str
-    verdict: RoutingVerdict
-
-
-AllocatorEffect = AnswerRequest | SendGrant | LogVerdict
+AllocatorEffect = AnswerRequest | SendGrant

@@ -90,7 +90,7 @@ def _divide(
     for grant in provisioner.grant(claims, busy=size - sum(left.values())):
         request = by_id[grant.name]
         least, _ = provisioner.range_of(request.claim)
-        shares = divide(grant.threads, least, left, labels, last=pool.last())
+        shares = divide(grant.threads, least, left, labels)
         for share in shares:
             left[share.worker] -= share.cores
         free.use(shares)
@@ -166,8 +166,7 @@ def decide_recoveries(
     """Choose a worker for each lost part: one with free cores, else beside other attempts."""
     if not recoveries:
         return []
-    workers, last = pool.takers(), pool.last()
-    free, executors = pool.free(workers), pool.executors()
+    free, executors, workers = pool.free(), pool.executors(), pool.accepting()
     exclusive = _exclusive_jobs(pool, queue)
     places = _SharedPlaces(pool)
     decisions: list[GrantDecision] = []
@@ -189,13 +188,12 @@ def decide_recoveries(
         if not with_free_cores and not with_room_beside and not message.within_job:
             too_many = cores
             continue
-        able = _able(pool, message)
-        exclude = _excluded(message, able) | frozenset(workers).difference(able)
+        exclude = _excluded(pool, message) | pool.not_meeting(message.placement)
         candidates = [name for name in with_free_cores if name not in exclude]
         shared = not candidates
         if candidates:
             crowd = _crowd_by_worker(pool, message, candidates)
-            best = min(candidates, key=lambda name: (name in last, crowd[name], free[name], name))
+            best = min(candidates, key=lambda name: (crowd[name], free[name], name))
             free[best] -= cores
             places.add_cores(message.job, [WorkerShare(best, cores)])
         elif (
@@ -211,11 +209,7 @@ def decide_recoveries(
         ):
             best = min(
                 candidates,
-                key=lambda name: (
-                    name in last,
-                    (executors[name] + cores) / workers[name].total,
-                    name,
-                ),
+                key=lambda name: ((executors[name] + cores) / workers[name].total, name),
             )
         else:
             continue
@@ -230,15 +224,14 @@ def can_recover(pool: CorePool, request: RequestCores) -> bool:
 
 
 def _able(pool: CorePool, request: RequestCores) -> list[str]:
-    """Return the workers that could take the lost part if they were idle: those that are well, or
-    if there is none, those that are not."""
+    """Return the workers that could take the lost part if they were idle."""
     per_core = SHARED_MAX if request.may_share else 1
-    able = [
+    workers = pool.accepting()
+    return [
         name
-        for name in pool.recovering(request.placement)
-        if request.cores <= pool.workers[name].total * per_core
+        for name in pool.meeting(request.placement)
+        if request.cores <= workers[name].total * per_core
     ]
-    return [name for name in able if pool.health.gets_parts(name)] or able
 
 
 def _crowd_by_worker(
@@ -253,11 +246,12 @@ def _crowd_by_worker(
     return {name: cores[pool.workers[name].labels[spread]] for name in workers}
 
 
-def _excluded(request: RequestCores, able: Sequence[str]) -> frozenset[str]:
+def _excluded(pool: CorePool, request: RequestCores) -> frozenset[str]:
     """Return the workers that must not take the lost part: those on which it failed. If no other
     worker could take it, the one on which it failed longest ago may."""
     if not request.exclude:
         return frozenset()
+    able = _able(pool, request)
     left = [name for name in request.exclude if name in able]
     is_other_able = len(left) < len(able)
     return frozenset(request.exclude) - frozenset(left[: 0 if is_other_able else 1])

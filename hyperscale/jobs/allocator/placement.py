@@ -6,7 +6,7 @@ workers that the fewest other placements want, and spare cores go to the narrowe
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from hyperscale.jobs.allocator.pool import CorePool
 from hyperscale.jobs.messages import RequestCores, WorkerShare
@@ -71,25 +71,19 @@ class FreeCores:
 
 
 def divide(
-    cores: int,
-    least: int,
-    free: Mapping[str, int],
-    labels: Mapping[str, str | None],
-    *,
-    last: Collection[str] = (),
+    cores: int, least: int, free: Mapping[str, int], labels: Mapping[str, str | None]
 ) -> list[WorkerShare]:
     """Divide `cores` over workers, evenly over the values of a label that workers have.
 
     If free cores are uneven, fewer than `cores` keep the values even, but never fewer than `least`.
-    Without a label (None for every worker) it is `spread_over_workers`. Workers in `last` get cores
-    after the others.
+    Without a label (None for every worker) it is `spread_over_workers`.
     """
     by_value: dict[str | None, dict[str, int]] = {}
     for name, count in free.items():
         if count > 0:
             by_value.setdefault(labels[name], {})[name] = count
     if len(by_value) < 2:
-        return spread_over_workers(cores, free, last=last)
+        return spread_over_workers(cores, free)
     given: Counter[str | None] = Counter()
     room = {value: sum(counts.values()) for value, counts in by_value.items()}
     even = min(room.values(), default=0)
@@ -104,27 +98,19 @@ def divide(
     return [
         share
         for value, count in sorted(given.items(), key=lambda each: str(each[0]))
-        for share in spread_over_workers(count, by_value[value], last=last)
+        for share in spread_over_workers(count, by_value[value])
     ]
 
 
-def spread_over_workers(
-    cores: int, free: Mapping[str, int], *, last: Collection[str] = ()
-) -> list[WorkerShare]:
-    """Divide `cores` over the fewest workers that have them free, first over those not in `last`.
+def spread_over_workers(cores: int, free: Mapping[str, int]) -> list[WorkerShare]:
+    """Divide `cores` over the fewest workers that have them free.
 
     The emptiest workers come first; the last share goes to the fullest worker that fits, so
     that workers with many free cores keep them for large parts. Ties are broken by name.
     """
-    if sum(free.values()) < cores:
-        raise ValueError(f"{cores} cores do not fit into {sum(free.values())}")
-    first = {name: count for name, count in free.items() if count > 0 and name not in last}
-    others = {name: count for name, count in free.items() if count > 0 and name in last}
-    well = min(cores, sum(first.values()))
-    return _over_fewest(well, first) + _over_fewest(cores - well, others)
-
-
-def _over_fewest(cores: int, left: dict[str, int]) -> list[WorkerShare]:
+    left = {name: count for name, count in free.items() if count > 0}
+    if sum(left.values()) < cores:
+        raise ValueError(f"{cores} cores do not fit into {sum(left.values())}")
     shares = []
     while cores:
         fitting = [name for name, count in left.items() if count >= cores]

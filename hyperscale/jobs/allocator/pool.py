@@ -6,16 +6,13 @@ announcement in which the worker holds the granted cores.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from hyperscale.jobs.allocator.worker_health import WorkerVerdicts
 from hyperscale.jobs.messages import AnnounceCores, HeldCores
 from hyperscale.plan.placement import ANYWHERE, Placement, why_unmet
-
-_HELD_SHOWN = 3  # workers that a reason names
 
 
 class Reservation(NamedTuple):
@@ -76,7 +73,6 @@ class CorePool:
         self.reservations = Reservations()
         self.workers: dict[str, AnnounceCores] = {}  # the last announcement of each
         self.silent = set(workers)  # alive, but not announced yet
-        self.health = WorkerVerdicts()
         self._lost: dict[str, int] = {}  # dead worker -> its last announced incarnation
 
     # --- workers ----------------------------------------------------------------------------
@@ -90,7 +86,6 @@ class CorePool:
     def worker_down(self, worker: str) -> None:
         """Remove the cores and the reservations of a dead worker."""
         self.silent.discard(worker)
-        self.health.forget(worker)
         known = self.workers.pop(worker, None)
         if known is not None:
             self._lost[worker] = known.incarnation
@@ -130,42 +125,23 @@ class CorePool:
 
     @property
     def size(self) -> int:
-        """Cores of all workers that get parts, free or not."""
-        return sum(worker.total for worker in self.accepting().values())
+        """Cores of all workers that accept work, free or not."""
+        return sum(worker.total for worker in self.workers.values() if worker.accepts_work)
 
     def accepting(self) -> dict[str, AnnounceCores]:
-        """Return the workers that get parts: they accept work and are well."""
-        takers = self.takers()
-        return {name: takers[name] for name in takers if self.health.gets_parts(name)}
-
-    def takers(self) -> dict[str, AnnounceCores]:
-        """Return the workers that would accept a part, well or not."""
+        """Return the workers that accept work."""
         return {name: worker for name, worker in self.workers.items() if worker.accepts_work}
-
-    def why_held(self) -> str:
-        """Say which workers would accept parts and get none, and why."""
-        held = [name for name in self.takers() if not self.health.gets_parts(name)]
-        texts = [f"{name}: {self.health[name].reason}" for name in sorted(held)[:_HELD_SHOWN]]
-        more = len(held) - len(texts)
-        return "; ".join(texts) + (f"; and {more} more" if more else "")
 
     def meeting(self, placement: Placement) -> list[str]:
         """Return the accepting workers whose labels meet a placement."""
-        return _meeting(placement, self.accepting())
-
-    def recovering(self, placement: Placement) -> list[str]:
-        """Return the workers that would accept a lost part, well or not."""
-        return _meeting(placement, self.takers())
+        workers = self.accepting()
+        return [name for name, worker in workers.items() if placement.is_met_by(worker.labels)]
 
     def not_meeting(self, placement: Placement) -> frozenset[str]:
         """Return the workers that must not get a part of this placement."""
         if placement == ANYWHERE:
             return frozenset()
         return frozenset(self.workers).difference(self.meeting(placement))
-
-    def last(self) -> frozenset[str]:
-        """Return the workers that get parts after the others."""
-        return frozenset(name for name in self.workers if self.health.comes_last(name))
 
     def why_unmet(self, placement: Placement) -> str:
         """Say that no worker which stays can ever meet a placement; empty if one can."""
@@ -192,12 +168,11 @@ class CorePool:
             each.cores for each in reserved if (each.job, each.workflow) == (job, workflow)
         )
 
-    def free(self, workers: Mapping[str, AnnounceCores] | None = None) -> dict[str, int]:
-        """Return the cores of each worker, by default of those that get parts, that are neither
-        held nor reserved."""
+    def free(self) -> dict[str, int]:
+        """Return the cores of each accepting worker that are neither held nor reserved."""
         return {
             name: max(0, worker.total - self._taken(name, worker))
-            for name, worker in (self.accepting() if workers is None else workers).items()
+            for name, worker in self.accepting().items()
         }
 
     def _taken(self, name: str, worker: AnnounceCores) -> int:
@@ -212,13 +187,13 @@ class CorePool:
         return sum(cores.values()) + coreless
 
     def executors(self) -> dict[str, int]:
-        """Return the executors of each worker, running or reserved, except those that share cores
-        of their own job."""
+        """Return the executors of each accepting worker, running or reserved, except those that
+        share cores of their own job."""
         return {
             name: sum(
                 each.cores for each in self._on(name) if not (each.shared and each.within_job)
             )
-            for name in self.takers()
+            for name in self.accepting()
         }
 
     def shared_within_jobs(self) -> dict[str, int]:
@@ -244,10 +219,6 @@ class CorePool:
         """Iterate over what holds cores on any worker."""
         for worker in self.workers.values():
             yield from worker.held
-
-
-def _meeting(placement: Placement, workers: Mapping[str, AnnounceCores]) -> list[str]:
-    return [name for name, worker in workers.items() if placement.is_met_by(worker.labels)]
 
 
 def taken_cores(held: Iterable[HeldCores]) -> int:

@@ -192,9 +192,7 @@ class QueueSnapshot:
         if self._room(placement)[0]:
             reason = self._reason(request, now_s)
         else:
-            wanted = f" with {placement.describe()}" if placement != ANYWHERE else ""
-            held = self.pool.why_held()
-            reason = f"waits for a worker{wanted} that is well" + (f" ({held})" if held else "")
+            reason = f"waits for a worker that has {placement.describe()} to take work"
         return f"{request.message.workflow} {reason}" if reason else ""
 
     # --- predicates of sentences whose subject is the workflow ------------------------------

@@ -76,10 +76,10 @@ class MaintenanceDriver:
         self._driver.feed(GroupsChanged())
 
     def _health(self) -> TierHealth:
-        peers = self._ledger.peers
+        peers, own = self._ledger.peers, self._ledger.core.number
         nodes = self._ledger.topology.nodes.values()
         dead_s = {node.number: peers.dead_for_s(node.name) for node in nodes}
-        unfit = [n.number for n in nodes if not peers.is_fit(n.name)]
+        unfit = [n.number for n in nodes if n.number != own and not peers.is_fit(n.name)]
         return TierHealth(
             dead_s={number: each_s for number, each_s in dead_s.items() if each_s is not None},
             unfit=frozenset(unfit),

@@ -15,8 +15,6 @@ from typing import Any, get_args
 from msgspec.structs import asdict
 
 from hyperscale.errors import InvariantError
-from hyperscale.health.overload import why_overloaded
-from hyperscale.health.signals import STALLED_S, WorkProgress
 from hyperscale.jobs.agent import events
 from hyperscale.jobs.agent.core import Agent
 from hyperscale.jobs.agent.events import AgentEffect, AgentEvent, LeaderCommand
@@ -174,7 +172,7 @@ class AgentDriver(NodeService):
             "cores": self.agent.total_cores,
             "free": self.agent.free_cores,
             "is_draining": self.agent.is_draining,
-            "progress": self.agent.progress,
+            "progress": self._usage.progress(now_s=now_s()),
         }
 
     def collect(self) -> list[Family]:
@@ -221,17 +219,7 @@ class AgentDriver(NodeService):
         phases = self.agent.attempts
         live = {each for each, phase in phases.items() if phase is not PartPhase.FINISHED}
         cpu = self._usage.measure(self._executors.pids, live, now_s=now_s())
-        progress = self._usage.progress(now_s=now_s())
-        still = f"no action finished for {STALLED_S:g} s"
-        self.feed(
-            events.UsageMeasured(
-                cpu=cpu,
-                memory=self._member.load_monitor.memory,
-                overloaded=why_overloaded(self._member.load_monitor.detector.readings),
-                progress=progress,
-                still=still if progress is WorkProgress.STALLED else "",
-            )
-        )
+        self.feed(events.UsageMeasured(cpu=cpu, memory=self._member.load_monitor.memory))
 
     # --- effects ----------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from hyperscale.execution.box import BoxSettings
 from hyperscale.execution.pool import ExecutorPool
 from hyperscale.execution.pooled_executor import ExecutorCounts
 from hyperscale.execution.process import ExecutorLostError
-from hyperscale.health.signals import ProgressMeter, WorkProgress
+from hyperscale.health.signals import ProgressMeter
 from hyperscale.jobs.agent.events import (
     AgentEvent,
     AttemptPrepared,
@@ -386,9 +386,9 @@ class UsageMeter:
         self._progress.report(assigned=len(self._actions), actions=total, now_s=now_s)
         return self._cpu_share(pids, now_s)
 
-    def progress(self, *, now_s: float) -> WorkProgress:
-        """Return whether actions finish."""
-        return self._progress.state(now_s=now_s)
+    def progress(self, *, now_s: float) -> str:
+        """Return the state of progress that is announced to members."""
+        return str(self._progress.state(now_s=now_s))
 
     def _cpu_share(self, pids: Iterable[int], now_s: float) -> float:
         cpu_s = {pid: _cpu_s(pid) for pid in pids}

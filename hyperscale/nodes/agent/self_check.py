@@ -19,8 +19,8 @@ from hyperscale.jobs.agent.fitness import Measured, WorkerFault, faults
 from hyperscale.nodes.member import MemberNode, NodeService
 from hyperscale.telemetry.metrics import Family, by, gauge
 
-CHECK_EVERY_S = 3.0
-"""A worker that cannot work, or can again, says so within 5 s."""
+CHECK_EVERY_S = 60.0
+CHECK_UNFIT_EVERY_S = 5.0  # a repaired worker should not wait for a minute
 WRITE_S = 20.0  # a disk that takes longer for a few bytes hangs
 
 _FILE = ".self-check"
@@ -37,7 +37,8 @@ class DiskProbe(NamedTuple):
 
 
 class SelfCheck(NodeService):
-    """Checks its worker at start, every three seconds, and when its disk fails."""
+    """Checks its worker at start, each minute, when its disk fails, and more often while it is
+    unfit."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class SelfCheck(NodeService):
                 executor_error = error.message
             self._note(faults(await self._measure(executor_error=executor_error)))
             with suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_EVERY_S):
+                async with asyncio.timeout(CHECK_UNFIT_EVERY_S if self._faults else CHECK_EVERY_S):
                     await self._disk_failed.wait()
             self._disk_failed.clear()
 

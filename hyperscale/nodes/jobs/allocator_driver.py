@@ -9,17 +9,14 @@ from typing import TypeVar
 from msgspec import Struct
 
 from hyperscale.client.messages import GetQueueRoom, GetQueueRoomReply
-from hyperscale.health.signals import RoutingDecision
 from hyperscale.jobs.allocator.core import Allocator
 from hyperscale.jobs.allocator.events import (
     AllocatorEffect,
     AllocatorEvent,
     AnswerRequest,
     CoresRequested,
-    LogVerdict,
     SendGrant,
 )
-from hyperscale.jobs.allocator.worker_health import RoutingVerdict
 from hyperscale.jobs.messages import (
     AnnounceCores,
     AnnounceCoresReply,
@@ -78,8 +75,6 @@ class AllocatorDriver:
                 self._on_grant(reply)
             case SendGrant(leader=leader, reply=reply):
                 self._peers.send(leader, reply)
-            case LogVerdict(worker=worker, verdict=verdict):
-                _log_verdict(worker, verdict)
 
     # -- leaders on this node ---------------------------------------------------------------
 
@@ -151,12 +146,3 @@ class AllocatorDriver:
         # A manager that was suspended may not know yet that another one is the allocator now.
         if call.peer.node_id == self._ledger.leader_of(MANAGEMENT):
             self._on_grant(reply)
-
-
-def _log_verdict(worker: str, verdict: RoutingVerdict) -> None:
-    decision, reason = verdict
-    fields = {"worker": worker, "decision": decision.value, "reason": reason}
-    if decision is RoutingDecision.ROUTE:
-        _log.info("worker.routed", extra=fields)
-    else:
-        _log.warning("worker.unwell: %s", reason, extra=fields)

@@ -21,7 +21,6 @@ from hyperscale.client.messages import (
     WorkerRow,
 )
 from hyperscale.jobs.allocator.pool import taken_cores
-from hyperscale.jobs.allocator.worker_health import RoutingVerdict
 from hyperscale.jobs.committed.events import JobStatus
 from hyperscale.jobs.committed.job_table import Limits
 from hyperscale.jobs.committed.machine import JobMachine
@@ -42,7 +41,7 @@ from hyperscale.nodes.jobs.job_routing import (
     not_ended,
 )
 from hyperscale.nodes.member import MemberNode
-from hyperscale.nodes.messages import metadata_of, routing_of
+from hyperscale.nodes.messages import metadata_of
 from hyperscale.stats.view import RunView
 from hyperscale.wire.calls import InboundCall
 from hyperscale.wire.errors import RemoteError, RemoteErrorCode
@@ -199,14 +198,10 @@ class ClientQueries:
 
     async def list_workers(self, call: InboundCall, request: ListWorkers) -> ListWorkersReply:
         async def here() -> ListWorkersReply:
-            pool = self._leaders.allocator.allocator.pool
-            announced = pool.workers
+            announced = self._leaders.allocator.allocator.pool.workers
             members = [m for m in self._member.members() if m.role is Role.WORKER]
             return ListWorkersReply(
-                workers=[
-                    _worker_row(member, announced.get(member.node), pool.health[member.node])
-                    for member in members
-                ],
+                workers=[_worker_row(member, announced.get(member.node)) for member in members],
                 unknown=[m.node for m in members if m.state in LIVING and m.node not in announced],
             )
 
@@ -242,9 +237,7 @@ def _unended(view: JobView) -> JobView:
     return replace(view, status=JobStatus.COMPLETING, ended_ms=0) if view.ended_ms else view
 
 
-def _worker_row(
-    member: Member, announced: AnnounceCores | None, verdict: RoutingVerdict
-) -> WorkerRow:
+def _worker_row(member: Member, announced: AnnounceCores | None) -> WorkerRow:
     metadata = metadata_of(member.metadata)
     cores, free = (0, 0) if metadata is None else (metadata.cores, metadata.free)
     held = [] if announced is None else announced.held
@@ -259,8 +252,6 @@ def _worker_row(
         free=free,
         is_draining=metadata is not None and metadata.is_draining,
         unfit=() if announced is None else announced.unfit,
-        routing=routing_of(member) if announced is None else verdict.decision,
-        why="" if announced is None else verdict.reason,
         labels={} if announced is None else announced.labels,
         reserved=0 if announced is None else announced.reserved,
         attempts=[

@@ -7,11 +7,7 @@ from itertools import islice
 
 from hyperscale.health.correlation import CorrelationGuard
 from hyperscale.jobs.allocator.core import Allocator
-from hyperscale.jobs.allocator.events import (
-    BecameAllocator,
-    LostAllocator,
-    WorkerSuspected,
-)
+from hyperscale.jobs.allocator.events import BecameAllocator, LostAllocator
 from hyperscale.jobs.committed.events import Event, Reply
 from hyperscale.jobs.committed.machine import JobMachine
 from hyperscale.jobs.leader.core import JobLeader
@@ -186,9 +182,6 @@ class JobLeaders:
     def _became_leader(self, group: int, term: int) -> None:
         if group == MANAGEMENT:
             self.allocator.feed(BecameAllocator(self._workers()))
-            for member in self._member.members():
-                if member.role is Role.WORKER and member.state is MemberState.SUSPECT:
-                    self.allocator.feed(WorkerSuspected(member.node))
             return
         machine = self.ledger.machine(group)
         assert isinstance(machine, JobMachine)
@@ -262,9 +255,6 @@ class JobLeaders:
             if (link := self._peers.link(worker)) is not None:
                 link.dial_now()
             self._feed_all(WorkerUp(worker))
-        elif member.state in (MemberState.SUSPECT, MemberState.ALIVE):
-            is_suspect = member.state is MemberState.SUSPECT
-            self.allocator.feed(WorkerSuspected(worker, is_suspect))
         self.update_held()
 
     def _down(self, worker: str, *, is_certain: bool) -> WorkerDown:

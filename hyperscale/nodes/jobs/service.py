@@ -18,7 +18,7 @@ from hyperscale.jobs.allocator.events import CoresRequested
 from hyperscale.jobs.committed.events import JobSubmitted
 from hyperscale.ledger.replica import AppliedEntry
 from hyperscale.ledger.server.ledger import Ledger, OutcomeUnknownError, UnavailableError
-from hyperscale.membership.events import Member, MemberChanged, MemberDied
+from hyperscale.membership.events import MemberChanged, MemberDied
 from hyperscale.nodes.jobs.allocator_driver import AllocatorDriver
 from hyperscale.nodes.jobs.bundles import Bundles
 from hyperscale.nodes.jobs.client_commands import ClientCommands
@@ -153,7 +153,7 @@ class JobsService(NodeService):
             self._parts.leaders.member_changed(change)
 
     def collect(self) -> list[Family]:
-        routed = Counter(self._routing_of(member) for member in self._member.members())
+        routed = Counter(routing_of(member) for member in self._member.members())
         families = [
             gauge(
                 "hyperscale_workers",
@@ -166,13 +166,6 @@ class JobsService(NodeService):
             families += self._counts.collect(self._parts.leaders.led_jobs())
             families += allocator_metrics(self._allocator, queue_max=queue_max)
         return families
-
-    def _routing_of(self, member: Member) -> RoutingDecision | None:
-        """Return the decision of the allocator about a worker if this node is the allocator, else
-        what membership suggests."""
-        pool = self._allocator.pool
-        is_known = member.node in pool.workers
-        return pool.health[member.node].decision if is_known else routing_of(member)
 
     # -- handlers -------------------------------------------------------------------------
 

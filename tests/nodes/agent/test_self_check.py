@@ -45,6 +45,7 @@ def test_descriptors_are_counted_also_if_none_is_left() -> None:
 @pytest.fixture
 def checks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_check, "CHECK_EVERY_S", 0.05)
+    monkeypatch.setattr(self_check, "CHECK_UNFIT_EVERY_S", 0.05)
 
 
 @pytest.mark.usefixtures("checks_often")
