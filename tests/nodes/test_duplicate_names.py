@@ -105,7 +105,8 @@ def test_a_node_of_another_datacenter_is_refused_by_name(cluster: NodeCluster, r
     assert "wrong datacenter" in told
     assert f"{role} stray, is of 'fra'" in told
     assert "manager m0, of 'ams'" in told
-    assert home.seen("peer.refused", reason="datacenter")
+    refused = {"reason": "datacenter"}
+    until(lambda: home.seen("peer.refused", **refused), what="the manager logs the refusal")
     assert not home.living()
 
 
