@@ -21,8 +21,8 @@ MODULES_PENDING: set[str] = set()
 
 # Budgets of lines: the rebuilt house had 47,500 and 15,000. Each capability raises them by what it
 # needs, in its own commit.
-PACKAGE_LINES_MAX = 85_700  # many datacenters, load shapes, wire protocols, services, roles
-JOB_LINES_MAX = 23_300  # many datacenters, changes of a running job, reports of managers
+PACKAGE_LINES_MAX = 88_500  # many datacenters, load shapes, wire protocols, services, roles
+JOB_LINES_MAX = 24_800  # many datacenters, changes of a running job, reports of managers
 
 CLASS_LINES_MAX = 350
 LARGER_CLASSES: dict[str, str] = {}  # class -> reason
